@@ -1,0 +1,68 @@
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo up down status logs test test-unit lint openapi lock clean \
+        bench bench-ledger bench-latency
+
+help: ## List these commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+$(READY): requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "Moraine needs Python 3.11: install it, or name it with 'make PYTHON=/path/to/python3.11 …'."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "Moraine needs Python 3.11, but $(PYTHON) is $$($(PYTHON) --version)."; exit 1; }
+	@echo "Making the virtual environment $(VENV) (about 1.5 GB, a minute or two the first time)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet uv
+	@$(BIN)/uv pip install --python $(BIN)/python -r requirements.lock
+	@$(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps -e .
+	@touch $(READY)
+
+setup: $(READY) ## Make the virtual environment and fetch the jars
+	@$(BIN)/moraine setup
+
+demo: $(READY) ## Purge a real table on the embedded stack, from HTTP to Spark and back
+	@$(BIN)/moraine demo
+
+up: $(READY) ## Start the embedded stack and keep it running
+	@$(BIN)/moraine up
+
+down: $(READY) ## Stop the embedded stack
+	@$(BIN)/moraine down
+
+status: $(READY) ## Show what runs and where
+	@$(BIN)/moraine status
+
+logs: $(READY) ## Follow the stack's logs
+	@$(BIN)/moraine logs --follow
+
+test: setup lint ## Run every test on real parts (under 20 minutes)
+	@$(BIN)/pytest
+
+test-unit: $(READY) ## Run the tests that need no service (under 30 seconds)
+	@$(BIN)/pytest tests/unit
+
+lint: $(READY) ## Ruff and mypy
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+openapi: $(READY) ## Write docs/openapi.json anew
+	@$(BIN)/moraine api --openapi > docs/openapi.json
+
+bench: bench-ledger bench-latency ## Run every benchmark
+
+bench-ledger: setup ## Claim and complete against PgQueuer and procrastinate
+	@$(BIN)/python bench/ledger.py
+
+bench-latency: setup ## The synchronous purge against an empty Dag and a cold spark-submit
+	@$(BIN)/python bench/latency.py
+
+lock: $(READY) ## Renew requirements.lock
+	@$(BIN)/uv pip compile requirements-dev.txt -o requirements.lock --python-version 3.11 --no-header --annotation-style line --quiet
+
+clean: ## Remove the virtual environment and the stack's data
+	@if [ -x $(BIN)/moraine ]; then $(BIN)/moraine down; fi
+	rm -rf $(VENV) .moraine

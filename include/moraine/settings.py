@@ -1,0 +1,247 @@
+"""Settings: `moraine.toml`, overridden by `MORAINE_…` environment variables, read once.
+
+Keys are written with hyphens in the file and with underscores in the environment, where two
+underscores step into a section: `delegation.task.retention` is
+`MORAINE_DELEGATION__TASK__RETENTION`. A name that does not exist is an error at start.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+_SHORT_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
+
+
+def parse_duration(value: Any) -> Any:
+    """`30s`, `1h30m` or `7d`; ISO-8601 (`PT30M`) is left to pydantic."""
+    if isinstance(value, str) and value and (match := _SHORT_DURATION.fullmatch(value.strip())):
+        days, hours, minutes, seconds = (float(group or 0) for group in match.groups())
+        return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    return value
+
+
+Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RetrySettings(Section):
+    """One retry policy; what a type leaves out it takes from `default`."""
+
+    max_attempts: int | None = Field(None, ge=1)
+    initial_backoff_duration: Duration | None = None
+    backoff_multiplier: float | None = Field(None, ge=1)
+    max_backoff_duration: Duration | None = None
+    jitter: float | None = Field(None, ge=0, le=1)
+
+
+class LeaseSettings(Section):
+    lost_timeout_duration: Duration = timedelta(hours=1)
+    heartbeat_interval: Duration = timedelta(seconds=2)
+
+
+class TaskSettings(Section):
+    lease: LeaseSettings = LeaseSettings()
+    retention: Duration = timedelta(days=30)
+    cleanup_batch: int = Field(1000, ge=1)
+    sweep_batch: int = Field(100, ge=1)
+
+
+class SynchronousSettings(Section):
+    wait_limit: Duration = timedelta(hours=1)
+
+
+_SEED_RETRY = {
+    "default": RetrySettings(
+        max_attempts=5,
+        initial_backoff_duration=timedelta(seconds=30),
+        backoff_multiplier=2.0,
+        max_backoff_duration=timedelta(hours=1),
+        jitter=0.1,
+    ),
+    "TABLE_PURGE": RetrySettings(max_attempts=10, initial_backoff_duration=timedelta(minutes=1)),
+}
+
+
+class DelegationSettings(Section):
+    retry: dict[str, RetrySettings] = Field(default_factory=dict, validate_default=True)
+    task: TaskSettings = TaskSettings()
+    synchronous: SynchronousSettings = SynchronousSettings()
+
+    @field_validator("retry")
+    @classmethod
+    def _fill_from_defaults(cls, given: dict[str, RetrySettings]) -> dict[str, RetrySettings]:
+        """Lay what is set over the built-in policies. The environment has no upper case."""
+        named = {k if k == "default" else k.upper(): v for k, v in given.items()}
+        return {
+            name: _SEED_RETRY.get(name, RetrySettings()).model_copy(
+                update=named.get(name, RetrySettings()).model_dump(exclude_none=True)
+            )
+            for name in {**_SEED_RETRY, **named}
+        }
+
+
+class IssuerSettings(Section):
+    """Bearer JWTs from an issuer other than Airflow. Off while `issuer` is empty."""
+
+    issuer: str = ""
+    audience: str = "moraine"
+    jwks_url: str = ""
+    jwks_file: Path | None = None
+    algorithms: list[str] = ["RS256", "ES256"]
+    scope: str = "execute_tasks"
+
+    @property
+    def enabled(self) -> bool:
+        return bool(self.issuer)
+
+
+class ApiSettings(Section):
+    host: str = "127.0.0.1"
+    port: int = 8182
+    max_body_bytes: int = Field(1_048_576, ge=1)
+    accept_airflow_tokens: bool = True
+    jwt: IssuerSettings = IssuerSettings()
+    metrics_cache_duration: Duration = timedelta(seconds=5)
+
+
+class LedgerSettings(Section):
+    url: SecretStr = SecretStr("")
+    pool_size: int = Field(10, ge=1)
+
+
+class AirflowSettings(Section):
+    """Where Dag runs are started. In Dags, the Airflow connection `moraine_airflow` comes first."""
+
+    url: str = "http://127.0.0.1:8080"
+    username: str = "admin"
+    password: SecretStr = SecretStr("")
+    timeout: Duration = timedelta(seconds=10)
+
+
+class CatalogSettings(Section):
+    """An Iceberg REST catalog, by the name that tasks use for it."""
+
+    uri: str
+    warehouse: str = ""
+
+
+class PurgeSettings(Section):
+    """How tables are purged."""
+
+    max_files_named: int = Field(100, ge=1, description="Failed paths kept in a task's result")
+    files_per_batch: int = Field(1000, ge=1)
+
+
+class PortSettings(Section):
+    """Where the embedded stack listens, on 127.0.0.1 only."""
+
+    postgres: int = Field(15432, ge=1, le=65535)
+    catalog: int = Field(8181, ge=1, le=65535)
+    spark: int = Field(15002, ge=1, le=65535, description="Spark Connect")
+    spark_ui: int = Field(4040, ge=1, le=65535)
+    airflow: int = Field(8080, ge=1, le=65535, description="UI, REST API and Moraine's own API")
+    worker_logs: int = Field(8793, ge=1, le=65535, description="Task logs for the UI")
+    triggerer_logs: int = Field(8794, ge=1, le=65535, description="Trigger logs for the UI")
+
+
+class StackSettings(Section):
+    """The embedded stack of one machine (`moraine up`)."""
+
+    home: Path = Field(Path(".moraine"), description="All its data; relative to the project")
+    cache: Path | None = Field(
+        None, description="Jars, shared between clones; by default moraine/jars in XDG_CACHE_HOME"
+    )
+    ports: PortSettings = PortSettings()
+    spark_master: str = "local[2]"
+    spark_memory: str = Field("1g", pattern=r"^\d+[mg]$", description="Heap of the Spark server")
+    catalog_memory: str = Field("256m", pattern=r"^\d+[mg]$")
+    start_timeout: Duration = Field(
+        timedelta(minutes=3), description="How long a part may take until it answers"
+    )
+    min_free_disk_gb: float = Field(2, ge=0)
+    ivy_settings: Path | None = Field(
+        None, description="An Ivy settings file that names your own artifact repository"
+    )
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix="MORAINE_", env_nested_delimiter="__", extra="forbid", frozen=True
+    )
+
+    realm: str = "demo"
+    workspace: str = Field("file:///var/lib/moraine", description="Inventories and reports")
+    ledger: LedgerSettings = LedgerSettings()
+    api: ApiSettings = ApiSettings()
+    airflow: AirflowSettings = AirflowSettings()
+    delegation: DelegationSettings = DelegationSettings()
+    catalogs: dict[str, CatalogSettings] = {}
+    purge: PurgeSettings = PurgeSettings()
+    stack: StackSettings = StackSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        del dotenv_settings, file_secret_settings
+        return init_settings, env_settings, InitSettingsSource(settings_cls, _read_file())
+
+
+@cache
+def get_settings() -> Settings:
+    known = {f"MORAINE_{name.upper()}" for name in Settings.model_fields} | {"MORAINE_CONFIG"}
+    for name in os.environ:
+        if name.startswith("MORAINE_") and name.split("__")[0] not in known:
+            raise ValueError(
+                f"{name} is not a setting; the sections are {', '.join(sorted(known))}"
+            )
+    return Settings()
+
+
+def _read_file() -> dict[str, Any]:
+    path = Path(os.environ.get("MORAINE_CONFIG", "moraine.toml"))
+    if not path.exists():
+        if "MORAINE_CONFIG" in os.environ:
+            raise FileNotFoundError(f"MORAINE_CONFIG names {path}, which does not exist")
+        return {}
+    return _underscored(Settings, tomllib.loads(path.read_text()))
+
+
+def _underscored(model: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
+    """Turn the file's hyphens into the fields' underscores; names chosen by users stay."""
+    result: dict[str, Any] = {}
+    for key, value in data.items():
+        name = key.replace("-", "_")
+        field = model.model_fields.get(name)
+        if field is None or not isinstance(value, dict):
+            result[name if field else key] = value
+            continue
+        annotation = field.annotation
+        if get_origin(annotation) is dict:
+            section = get_args(annotation)[1]
+            result[name] = {k: _underscored(section, v) for k, v in value.items()}
+        else:
+            result[name] = _underscored(annotation, value)  # type: ignore[arg-type]
+    return result

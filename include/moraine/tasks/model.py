@@ -1,0 +1,175 @@
+"""What a task is: its states, the transitions between them, and the records around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Self
+from uuid import UUID
+
+
+class Status(StrEnum):
+    SUBMITTED = "SUBMITTED"
+    ACQUIRING_RESOURCES = "ACQUIRING_RESOURCES"
+    RUNNING = "RUNNING"
+    RETRY_SCHEDULED = "RETRY_SCHEDULED"
+    SUCCESS = "SUCCESS"
+    FAILURE = "FAILURE"
+
+    @property
+    def wire(self) -> str:
+        """The name callers see; the ledger keeps its own."""
+        return _WIRE_NAMES.get(self, self.value)
+
+    @property
+    def terminal(self) -> bool:
+        return self in TERMINAL
+
+    @classmethod
+    def from_wire(cls, name: str) -> Status:
+        return _BY_ANY_NAME[name]
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Every name a caller may use for a state."""
+        return sorted(_BY_ANY_NAME)
+
+
+_WIRE_NAMES = {
+    Status.SUBMITTED: "QUEUED",
+    Status.SUCCESS: "COMPLETED_SUCCESS",
+    Status.FAILURE: "FAILED_TERMINAL",
+}
+_BY_ANY_NAME = {s.value: s for s in Status} | {s.wire: s for s in Status}
+
+TERMINAL = frozenset({Status.SUCCESS, Status.FAILURE})
+LEASED = frozenset({Status.ACQUIRING_RESOURCES, Status.RUNNING})
+
+# A leased state may follow a leased state: that is how a lost task is taken over.
+TRANSITIONS: Mapping[Status, frozenset[Status]] = {
+    Status.SUBMITTED: LEASED | {Status.FAILURE},
+    Status.ACQUIRING_RESOURCES: LEASED | {Status.RETRY_SCHEDULED, Status.FAILURE},
+    Status.RUNNING: LEASED | {Status.SUCCESS, Status.RETRY_SCHEDULED, Status.FAILURE},
+    Status.RETRY_SCHEDULED: LEASED | {Status.RETRY_SCHEDULED, Status.FAILURE},
+    Status.SUCCESS: frozenset(),
+    Status.FAILURE: frozenset({Status.SUBMITTED}),
+}
+
+
+def may_become(before: Status, after: Status) -> bool:
+    return after in TRANSITIONS[before]
+
+
+class _Row:
+    """Records are made of rows that may carry more columns than the record has fields."""
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        return cls(**{f.name: row[f.name] for f in fields(cls)})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class NewTask:
+    """A task on its way into the ledger."""
+
+    task_id: UUID
+    realm_id: str
+    task_type: str
+    task_payload: dict[str, Any]
+    subject: str
+    """What the task is about, for people and filters: `catalog.namespace.table`."""
+    exclusive: bool = False
+    """At most one live task of this type may have this subject."""
+    correlation_id: str | None = None
+    parent_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Task(_Row):
+    """The current state of a task."""
+
+    task_id: UUID
+    version: int
+    parent_id: UUID | None
+    realm_id: str
+    task_type: str
+    task_payload: dict[str, Any]
+    subject: str
+    status: Status
+    received_timestamp: datetime
+    created_ts: datetime
+    last_status_change_ts: datetime
+    attempt_count: int
+    next_scheduled_run_ts: datetime | None
+    lease_owner: str | None
+    lease_acquired_ts: datetime | None
+    lease_expires_ts: datetime | None
+    cancel_requested_ts: datetime | None
+    progress: dict[str, Any] | None
+    checkpoint: dict[str, Any]
+    result: dict[str, Any] | None
+    error_code: str | None
+    result_summary: str | None
+    result_extended: str | None
+    correlation_id: str | None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "status", Status(self.status))
+
+    @property
+    def next_attempt(self) -> int:
+        return self.attempt_count + 1
+
+
+@dataclass(frozen=True, slots=True)
+class TaskVersion(_Row):
+    """One immutable row of a task's history: what a transition made of it, and why."""
+
+    version: int
+    status: Status
+    last_status_change_ts: datetime
+    attempt_count: int
+    reason: str
+    next_scheduled_run_ts: datetime | None
+    lease_owner: str | None
+    error_code: str | None
+    result_summary: str | None
+    result_extended: str | None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "status", Status(self.status))
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to work on one attempt of a task.
+
+    Every write of the attempt names the version it holds. Whoever takes the task over raises
+    the version, so a worker that lost its lease cannot overwrite its successor.
+    """
+
+    task_id: UUID
+    version: int
+    owner: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"task_id": str(self.task_id), "version": self.version, "owner": self.owner}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Claim:
+        return cls(UUID(data["task_id"]), data["version"], data["owner"])
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFilter:
+    """Which tasks a listing shows."""
+
+    status: Status | None = None
+    task_type: str | None = None
+    subject: str | None = None
+    realm_id: str | None = None
+    parent_id: UUID | None = None
+    received_from: datetime | None = None
+    received_until: datetime | None = None

@@ -1,0 +1,197 @@
+-- name: insert
+-- Write new tasks and the first version of each.
+WITH added AS (
+    INSERT INTO tasks (task_id, parent_id, realm_id, task_type, task_payload, subject, exclusive,
+                       correlation_id)
+    SELECT task_id, parent_id, realm_id, task_type, task_payload, subject, exclusive,
+           correlation_id
+    FROM jsonb_to_recordset(%(tasks)s) AS given (
+        task_id uuid, parent_id uuid, realm_id text, task_type text, task_payload jsonb,
+        subject text, exclusive boolean, correlation_id text)
+    RETURNING *
+), logged AS (
+    INSERT INTO task_history (task_id, version, status, last_status_change_ts, attempt_count,
+                              reason)
+    SELECT task_id, version, status, last_status_change_ts, attempt_count, 'submitted' FROM added
+)
+SELECT * FROM added
+
+-- name: pick_oldest
+-- Runnable tasks, oldest first: new ones, due retries, and those whose lease ran out.
+WITH picked AS MATERIALIZED (
+    SELECT task_id, status FROM tasks
+    WHERE runnable_ts <= now()
+      AND (%(task_types)s::text[] IS NULL OR task_type = ANY(%(task_types)s::text[]))
+    ORDER BY runnable_ts LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+)
+
+-- name: pick_one
+-- This task, if it is runnable.
+WITH picked AS MATERIALIZED (
+    SELECT task_id, status FROM tasks
+    WHERE task_id = %(task_id)s AND runnable_ts <= now()
+    FOR UPDATE SKIP LOCKED
+)
+
+-- name: lease_picked
+-- The second half of a claim: lease what was picked.
+, claimed AS (
+    UPDATE tasks SET
+        version = version + 1, status = %(status)s, last_status_change_ts = now(),
+        attempt_count = attempt_count + 1, next_scheduled_run_ts = NULL, progress = NULL,
+        lease_owner = %(owner)s, lease_acquired_ts = now(), lease_expires_ts = now() + %(lease)s,
+        lease_losses = lease_losses + (picked.status = ANY(%(leased)s))::int
+    FROM picked WHERE tasks.task_id = picked.task_id
+    RETURNING tasks.*, picked.status = ANY(%(leased)s) AS was_lost
+), logged AS (
+    INSERT INTO task_history (task_id, version, status, last_status_change_ts, attempt_count,
+                              reason, lease_owner, lease_acquired_ts)
+    SELECT task_id, version, status, last_status_change_ts, attempt_count,
+           CASE WHEN was_lost THEN 'taken over after a lost lease' ELSE 'claimed' END,
+           lease_owner, lease_acquired_ts
+    FROM claimed
+)
+SELECT * FROM claimed
+
+-- name: advance
+-- Move tasks on, each from the version its writer holds and from a state that allows it.
+WITH wanted AS (
+    SELECT * FROM unnest(%(task_ids)s::uuid[], %(versions)s::integer[], %(results)s::jsonb[])
+        AS given (task_id, held_version, new_result)
+), advanced AS (
+    UPDATE tasks SET
+        version = version + 1, status = %(status)s, last_status_change_ts = now(),
+        next_scheduled_run_ts = %(next_run)s,
+        lease_expires_ts = CASE WHEN %(keeps_lease)s THEN now() + %(lease)s END,
+        cancel_requested_ts = CASE WHEN %(restarts)s THEN NULL ELSE cancel_requested_ts END,
+        attempt_count = CASE WHEN %(restarts)s THEN 0 ELSE attempt_count END,
+        result = coalesce(new_result, result),
+        error_code = %(error_code)s,
+        result_summary = coalesce(%(summary)s, result_summary),
+        result_extended = %(extended)s
+    FROM wanted
+    WHERE tasks.task_id = wanted.task_id AND version = held_version
+      AND status = ANY(%(from_statuses)s)
+    RETURNING tasks.*
+), logged AS (
+    INSERT INTO task_history (task_id, version, status, last_status_change_ts, attempt_count,
+                              reason, next_scheduled_run_ts, lease_owner, lease_acquired_ts,
+                              error_code, result_summary, result_extended)
+    SELECT task_id, version, status, last_status_change_ts, attempt_count, %(reason)s,
+           next_scheduled_run_ts, lease_owner, lease_acquired_ts, error_code, result_summary,
+           result_extended
+    FROM advanced
+)
+SELECT * FROM advanced
+
+-- name: heartbeat
+-- Extend a lease and report progress; no new version. No row: the lease is lost.
+WITH beaten AS (
+    UPDATE tasks SET lease_expires_ts = now() + %(lease)s,
+                     progress = coalesce(%(progress)s, progress)
+    WHERE task_id = %(task_id)s AND version = %(version)s AND status = ANY(%(leased)s)
+    RETURNING task_id, cancel_requested_ts IS NOT NULL AS cancel_requested
+)
+SELECT cancel_requested,
+       CASE WHEN %(progress)s IS NOT NULL THEN pg_notify('moraine_tasks', task_id::text) END
+FROM beaten
+
+-- name: checkpoint
+-- Remember how far an attempt came, for itself and for the next one.
+UPDATE tasks SET checkpoint = checkpoint || %(patch)s
+WHERE task_id = %(task_id)s AND version = %(version)s AND status = ANY(%(leased)s)
+RETURNING task_id
+
+-- name: request_cancel
+-- Ask the worker that holds the task to stop at its next heartbeat.
+UPDATE tasks SET cancel_requested_ts = coalesce(cancel_requested_ts, now())
+WHERE task_id = %(task_id)s AND status = ANY(%(leased)s)
+RETURNING *
+
+-- name: get
+SELECT * FROM tasks WHERE task_id = %(task_id)s
+
+-- name: get_many
+SELECT * FROM tasks WHERE task_id = ANY(%(task_ids)s)
+
+-- name: history
+SELECT * FROM task_history WHERE task_id = %(task_id)s ORDER BY version
+
+-- name: find_exclusive
+SELECT task_id FROM tasks
+WHERE realm_id = %(realm_id)s AND task_type = %(task_type)s AND subject = %(subject)s
+  AND exclusive AND runnable_ts IS NOT NULL
+
+-- name: due
+-- What should be at work but is not, oldest first.
+SELECT * FROM tasks WHERE runnable_ts <= now() ORDER BY runnable_ts LIMIT %(limit)s
+
+-- name: find
+-- Newest first. Task ids are UUIDv7, so their order is the order of arrival.
+SELECT * FROM tasks
+WHERE (%(before)s::uuid IS NULL OR task_id < %(before)s)
+  AND (%(status)s::text IS NULL OR status = %(status)s)
+  AND (%(task_type)s::text IS NULL OR task_type = %(task_type)s)
+  AND (%(subject)s::text IS NULL OR subject = %(subject)s)
+  AND (%(realm_id)s::text IS NULL OR realm_id = %(realm_id)s)
+  AND (%(parent_id)s::uuid IS NULL OR parent_id = %(parent_id)s)
+  AND (%(received_from)s::timestamptz IS NULL OR received_timestamp >= %(received_from)s)
+  AND (%(received_until)s::timestamptz IS NULL OR received_timestamp < %(received_until)s)
+ORDER BY task_id DESC LIMIT %(limit)s
+
+-- name: remove_finished
+-- One batch of retention. What is removed is added to the totals. A live task is never
+-- touched, nor the finished parent of one.
+WITH old AS MATERIALIZED (
+    SELECT task_id FROM tasks AS parent
+    WHERE runnable_ts IS NULL AND last_status_change_ts < now() - %(retention)s
+      AND NOT EXISTS (SELECT FROM tasks AS child
+                      WHERE child.parent_id = parent.task_id AND child.runnable_ts IS NOT NULL)
+    ORDER BY last_status_change_ts LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+), removed AS (
+    DELETE FROM tasks WHERE task_id IN (SELECT task_id FROM old) RETURNING *
+), removed_history AS (
+    DELETE FROM task_history WHERE task_id IN (SELECT task_id FROM old)
+), counted AS (
+    INSERT INTO removed_task_totals AS totals
+    SELECT task_type, status, count(*), sum(attempt_count), sum(lease_losses),
+           coalesce(sum((result->>'files_deleted')::numeric), 0),
+           coalesce(sum((result->>'bytes_deleted')::numeric), 0),
+           sum(extract(epoch FROM last_status_change_ts - received_timestamp))
+    FROM removed GROUP BY task_type, status
+    ON CONFLICT (task_type, status) DO UPDATE SET
+        tasks = totals.tasks + excluded.tasks,
+        attempts = totals.attempts + excluded.attempts,
+        lease_losses = totals.lease_losses + excluded.lease_losses,
+        files_deleted = totals.files_deleted + excluded.files_deleted,
+        bytes_deleted = totals.bytes_deleted + excluded.bytes_deleted,
+        seconds = totals.seconds + excluded.seconds
+)
+SELECT count(*) AS removed FROM removed
+
+-- name: totals
+-- What the metrics show, over the tasks that are here and those that retention removed.
+SELECT task_type, status, sum(tasks) AS tasks, sum(attempts) AS attempts,
+       sum(lease_losses) AS lease_losses, sum(files_deleted) AS files_deleted,
+       sum(bytes_deleted) AS bytes_deleted, sum(seconds) AS seconds
+FROM (
+    SELECT task_type, status, count(*) AS tasks, sum(attempt_count) AS attempts,
+           sum(lease_losses) AS lease_losses,
+           coalesce(sum((result->>'files_deleted')::numeric), 0) AS files_deleted,
+           coalesce(sum((result->>'bytes_deleted')::numeric), 0) AS bytes_deleted,
+           sum(extract(epoch FROM last_status_change_ts - received_timestamp)) AS seconds
+    FROM tasks GROUP BY task_type, status
+    UNION ALL
+    SELECT * FROM removed_task_totals
+) AS parts
+GROUP BY task_type, status
+
+-- name: queue_age
+-- How long the oldest task that should be at work has been waiting.
+SELECT coalesce(extract(epoch FROM now() - min(runnable_ts)), 0) AS seconds
+FROM tasks WHERE runnable_ts <= now()
+
+-- name: ping
+SELECT 1 AS alive

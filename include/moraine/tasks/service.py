@@ -1,0 +1,145 @@
+"""Admission and care of tasks: what callers, operators and the sweep ask for, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+from uuid import UUID
+
+import uuid6
+
+from moraine.errors import MoraineError, RealmMismatch, TaskConflict
+from moraine.log import get_logger
+from moraine.settings import Settings
+from moraine.tasks.model import LEASED, Claim, NewTask, Status, Task, TaskFilter
+from moraine.tasks.operation import Operation, Parameters, Registry
+from moraine.tasks.store import TaskStore
+
+log = get_logger(__name__)
+
+
+class Launcher(Protocol):
+    """Starts the work on a task. Starting the same version of a task twice is harmless."""
+
+    def launch(self, dag_id: str, task: Task) -> bool:
+        """True if this call started it, False if it had been started before."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A valid request for a task."""
+
+    operation: Operation
+    parameters: Parameters
+    realm: str
+    correlation_id: str | None = None
+    requested_at: datetime | None = None
+
+
+class TaskService:
+    def __init__(
+        self, store: TaskStore, launcher: Launcher, operations: Registry, settings: Settings
+    ) -> None:
+        self.store = store
+        self.operations = operations
+        self.settings = settings
+        self._launcher = launcher
+
+    def admit(self, submission: Submission, *, parent_id: UUID | None = None) -> Task:
+        """Write the task down. Nothing else has happened before that."""
+        if submission.realm != self.settings.realm:
+            raise RealmMismatch(
+                f"This deployment serves realm {self.settings.realm!r}, "
+                f"not {submission.realm[:100]!r}."
+            )
+        requested_at = submission.requested_at and submission.requested_at.isoformat()
+        task = self.store.add(
+            NewTask(
+                task_id=UUID(int=uuid6.uuid7().int),
+                realm_id=submission.realm,
+                task_type=submission.operation.task_type,
+                task_payload={
+                    "operation_type": submission.operation.task_type,
+                    "request_timestamp_utc": requested_at,
+                    "operation_parameters": submission.parameters.model_dump(mode="json"),
+                },
+                subject=submission.parameters.subject,
+                exclusive=submission.parameters.exclusive,
+                correlation_id=submission.correlation_id,
+                parent_id=parent_id,
+            )
+        )
+        log.info("task.admitted", task_id=str(task.task_id), subject=task.subject)
+        return task
+
+    def submit(self, submission: Submission, *, parent_id: UUID | None = None) -> Task:
+        task = self.admit(submission, parent_id=parent_id)
+        self._launch(task)
+        return task
+
+    def cancel(self, task_id: UUID) -> Task:
+        """End a waiting task at once; ask the worker of a running one to stop."""
+        task = self.store.get(task_id)
+        for child in self.store.find(TaskFilter(parent_id=task_id), limit=1000):
+            if not child.status.terminal:
+                self.cancel(child.task_id)
+        if task.status.terminal:
+            raise TaskConflict(f"Task {task_id} has already ended as {task.status.wire}.")
+        if task.status in LEASED:
+            asked = self.store.request_cancel(task_id)
+            return asked or self.cancel(task_id)
+        return self.store.advance(
+            Claim(task_id, task.version, task.lease_owner or ""),
+            Status.FAILURE,
+            "cancelled",
+            error_code="CANCELLED",
+            summary="Cancelled on request, before any attempt was under way.",
+        )
+
+    def retry(self, task_id: UUID) -> Task:
+        """Start a failed task anew, or a scheduled retry now."""
+        task = self.store.get(task_id)
+        held = Claim(task_id, task.version, task.lease_owner or "")
+        match task.status:
+            case Status.FAILURE:
+                task = self.store.advance(held, Status.SUBMITTED, "re-driven on request")
+            case Status.RETRY_SCHEDULED:
+                task = self.store.advance(
+                    held,
+                    Status.RETRY_SCHEDULED,
+                    "retry brought forward on request",
+                    next_run=datetime.now(UTC),
+                    error_code=task.error_code,
+                    extended=task.result_extended,
+                )
+            case _:
+                raise TaskConflict(
+                    f"Task {task_id} is {task.status.wire}; only a failed task or one that "
+                    "waits for its retry can be retried."
+                )
+        self._launch(task)
+        return task
+
+    def sweep(self) -> list[Task]:
+        """Start what should be at work and is not: never started, due again, or lost."""
+        due = self.store.due(self.settings.delegation.task.sweep_batch)
+        return [task for task in due if self._launch(task)]
+
+    def cleanup(self) -> int:
+        """Remove terminal tasks past their retention, batch by batch."""
+        limits = self.settings.delegation.task
+        removed = 0
+        while batch := self.store.remove_finished(limits.retention, limits.cleanup_batch):
+            removed += batch
+            log.info("ledger.cleanup", removed=removed)
+        return removed
+
+    def _launch(self, task: Task) -> bool:
+        """A task that cannot be started now is in the ledger; the next sweep starts it."""
+        try:
+            return self._launcher.launch(self.operations.named(task.task_type).dag_id, task)
+        except MoraineError as error:
+            log.warning("task.launch.postponed", task_id=str(task.task_id), reason=str(error))
+            return False

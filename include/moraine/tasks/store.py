@@ -1,0 +1,357 @@
+"""The ledger: the only place that speaks SQL about tasks.
+
+Every change of state is one statement, guarded by the version its writer holds, with its history
+row in the same transaction. A connection that breaks leaves the outcome of a statement unknown;
+it is looked up before anything is repeated.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg.rows import dict_row
+from psycopg.types.json import Json, Jsonb
+from psycopg_pool import ConnectionPool, PoolTimeout
+
+from moraine.errors import (
+    AlreadyInProgress,
+    IllegalTransition,
+    LeaseLost,
+    LedgerUnavailable,
+    TaskNotFound,
+)
+from moraine.log import get_logger
+from moraine.sql import load_queries
+from moraine.tasks.model import (
+    LEASED,
+    TRANSITIONS,
+    Claim,
+    NewTask,
+    Status,
+    Task,
+    TaskFilter,
+    TaskVersion,
+)
+
+log = get_logger(__name__)
+
+_SQL = load_queries("moraine.tasks", "queries.sql")
+for _claim, _pick in {"claim": "pick_oldest", "claim_one": "pick_one"}.items():
+    _SQL[_claim] = _SQL[_pick] + _SQL["lease_picked"]
+_LEASED = sorted(LEASED)
+_BROKEN = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout)
+_PAUSE = 0.25
+Row = dict[str, Any]
+
+
+def open_pool(url: str, *, size: int = 4, timeout: float = 5.0) -> ConnectionPool[Any]:
+    return ConnectionPool(
+        url,
+        min_size=1,
+        max_size=size,
+        timeout=timeout,
+        open=True,
+        kwargs={
+            "row_factory": dict_row,
+            "autocommit": True,
+            "application_name": "moraine",
+            "connect_timeout": 5,
+        },
+        check=ConnectionPool.check_connection,
+    )
+
+
+class TaskStore:
+    """`patience` is how long a call goes on trying while the database does not answer."""
+
+    def __init__(
+        self,
+        pool: ConnectionPool[Any],
+        *,
+        lease: timedelta = timedelta(hours=1),
+        patience: timedelta = timedelta(0),
+    ) -> None:
+        self._pool = pool
+        self._lease = lease
+        self._patience = patience.total_seconds()
+
+    # --- Reading ----------------------------------------------------------------------------
+
+    def get(self, task_id: UUID) -> Task:
+        rows, _ = self._run("get", task_id=task_id)
+        if not rows:
+            raise TaskNotFound(f"There is no task {task_id}.")
+        return Task.from_row(rows[0])
+
+    def get_many(self, task_ids: Iterable[UUID]) -> list[Task]:
+        return self._tasks("get_many", task_ids=list(task_ids))
+
+    def history(self, task_id: UUID) -> list[TaskVersion]:
+        rows, _ = self._run("history", task_id=task_id)
+        return [TaskVersion.from_row(row) for row in rows]
+
+    def find(self, wanted: TaskFilter, *, limit: int, before: UUID | None = None) -> list[Task]:
+        return self._tasks(
+            "find",
+            before=before,
+            limit=limit,
+            status=wanted.status,
+            task_type=wanted.task_type,
+            subject=wanted.subject,
+            realm_id=wanted.realm_id,
+            parent_id=wanted.parent_id,
+            received_from=wanted.received_from,
+            received_until=wanted.received_until,
+        )
+
+    def due(self, limit: int) -> Sequence[Task]:
+        return self._tasks("due", limit=limit)
+
+    def totals(self) -> Sequence[Row]:
+        return self._run("totals")[0]
+
+    def queue_age(self) -> float:
+        return float(self._run("queue_age")[0][0]["seconds"])
+
+    def ping(self) -> None:
+        self._run("ping")
+
+    # --- Writing ----------------------------------------------------------------------------
+
+    def add(self, task: NewTask) -> Task:
+        return self.add_many([task])[0]
+
+    def add_many(self, tasks: Sequence[NewTask]) -> Sequence[Task]:
+        given = [
+            {
+                "task_id": str(task.task_id),
+                "parent_id": task.parent_id and str(task.parent_id),
+                "realm_id": task.realm_id,
+                "task_type": task.task_type,
+                "task_payload": task.task_payload,
+                "subject": task.subject,
+                "exclusive": task.exclusive,
+                "correlation_id": task.correlation_id,
+            }
+            for task in tasks
+        ]
+        try:
+            return self._tasks("insert", tasks=Jsonb(given))
+        except psycopg.errors.UniqueViolation as error:
+            if error.diag.constraint_name != "tasks_exclusive":
+                # The ids are ours, so an earlier, broken try has already written them.
+                return self.get_many(task.task_id for task in tasks)
+            raise self._already_in_progress(tasks) from error
+
+    def claim(
+        self,
+        owner: str,
+        *,
+        limit: int = 1,
+        task_types: Sequence[str] | None = None,
+        status: Status = Status.ACQUIRING_RESOURCES,
+    ) -> Sequence[Task]:
+        """Lease the oldest runnable tasks. Work that acquires nothing may claim as RUNNING."""
+        rows, _ = self._run(
+            "claim",
+            owner=owner,
+            status=status,
+            limit=limit,
+            task_types=task_types and [*task_types],
+            lease=self._lease,
+            leased=_LEASED,
+        )
+        return [self._claimed(row) for row in rows]
+
+    def claim_one(self, task_id: UUID, owner: str) -> Task | None:
+        """Lease this task, or None if it is leased by another, not due, or terminal."""
+        rows, broken = self._run(
+            "claim_one",
+            task_id=task_id,
+            owner=owner,
+            status=Status.ACQUIRING_RESOURCES,
+            lease=self._lease,
+            leased=_LEASED,
+        )
+        if rows:
+            return self._claimed(rows[0])
+        if broken:
+            task = self.get(task_id)
+            if task.lease_owner == owner and task.status in LEASED:
+                return task
+        return None
+
+    def start(self, claim: Claim) -> Claim:
+        """Resources are there, the work begins."""
+        task = self.advance(claim, Status.RUNNING, "started")
+        return Claim(task.task_id, task.version, claim.owner)
+
+    def advance(
+        self,
+        claim: Claim,
+        status: Status,
+        reason: str,
+        *,
+        result: Row | None = None,
+        next_run: datetime | None = None,
+        error_code: str | None = None,
+        summary: str | None = None,
+        extended: str | None = None,
+    ) -> Task:
+        """Move a task on from the version that the claim holds."""
+        try:
+            rows, broken = self._advance(
+                [claim],
+                status,
+                reason,
+                results=[result],
+                next_run=next_run,
+                error_code=error_code,
+                summary=summary,
+                extended=extended,
+            )
+        except psycopg.errors.UniqueViolation as error:
+            raise self._already_in_progress([self.get(claim.task_id)]) from error
+        if rows:
+            return Task.from_row(rows[0])
+        task = self.get(claim.task_id)
+        if broken and self._is_ours(task, claim, status, reason):
+            return task
+        if task.version == claim.version:
+            raise IllegalTransition(
+                f"Task {claim.task_id} is {task.status} and cannot become {status}."
+            )
+        raise LeaseLost(
+            f"Task {claim.task_id} is at version {task.version}; this worker held "
+            f"{claim.version}. Another worker took over, or somebody ended the task."
+        )
+
+    def succeed_many(self, claims: Sequence[Claim], summary: str) -> int:
+        """Finish a batch of claims at once; those that were lost meanwhile are left alone."""
+        rows, _ = self._advance(claims, Status.SUCCESS, "succeeded", summary=summary)
+        return len(rows)
+
+    def heartbeat(self, claim: Claim, progress: Row | None = None) -> bool:
+        """Extend the lease. True: somebody asked to cancel."""
+        rows, _ = self._run(
+            "heartbeat",
+            task_id=claim.task_id,
+            version=claim.version,
+            progress=None if progress is None else Jsonb(progress),
+            lease=self._lease,
+            leased=_LEASED,
+        )
+        if not rows:
+            raise LeaseLost(f"The lease on task {claim.task_id} is lost; this worker stops.")
+        return bool(rows[0]["cancel_requested"])
+
+    def checkpoint(self, claim: Claim, patch: Row) -> None:
+        rows, _ = self._run(
+            "checkpoint",
+            task_id=claim.task_id,
+            version=claim.version,
+            patch=Jsonb(patch),
+            leased=_LEASED,
+        )
+        if not rows:
+            raise LeaseLost(f"The lease on task {claim.task_id} is lost; this worker stops.")
+
+    def request_cancel(self, task_id: UUID) -> Task | None:
+        tasks = self._tasks("request_cancel", task_id=task_id, leased=_LEASED)
+        return tasks[0] if tasks else None
+
+    def remove_finished(self, retention: timedelta, limit: int) -> int:
+        return int(self._run("remove_finished", retention=retention, limit=limit)[0][0]["removed"])
+
+    # --- The database -----------------------------------------------------------------------
+
+    def _advance(
+        self,
+        claims: Sequence[Claim],
+        status: Status,
+        reason: str,
+        *,
+        results: Sequence[Row | None] | None = None,
+        next_run: datetime | None = None,
+        error_code: str | None = None,
+        summary: str | None = None,
+        extended: str | None = None,
+    ) -> tuple[Sequence[Row], bool]:
+        return self._run(
+            "advance",
+            task_ids=[claim.task_id for claim in claims],
+            versions=[claim.version for claim in claims],
+            results=[None if r is None else Json(r) for r in results or [None] * len(claims)],
+            status=status,
+            reason=reason,
+            next_run=next_run,
+            keeps_lease=status in LEASED,
+            lease=self._lease,
+            restarts=status is Status.SUBMITTED,
+            error_code=error_code,
+            summary=summary,
+            extended=extended,
+            from_statuses=[before for before, after in TRANSITIONS.items() if status in after],
+        )
+
+    def _is_ours(self, task: Task, claim: Claim, status: Status, reason: str) -> bool:
+        """Whether the write of a broken connection went through after all."""
+        written = [row for row in self.history(task.task_id) if row.version == claim.version + 1]
+        return bool(
+            written
+            and written[0].status is status
+            and written[0].reason == reason
+            and written[0].lease_owner == claim.owner
+        )
+
+    def _claimed(self, row: Row) -> Task:
+        task = Task.from_row(row)
+        if row["was_lost"]:
+            log.warning(
+                "task.lease.lost",
+                task_id=str(task.task_id),
+                attempt=task.attempt_count,
+                new_owner=task.lease_owner,
+            )
+        return task
+
+    def _already_in_progress(self, tasks: Sequence[NewTask | Task]) -> AlreadyInProgress:
+        for task in tasks:
+            rows, _ = self._run(
+                "find_exclusive",
+                realm_id=task.realm_id,
+                task_type=task.task_type,
+                subject=task.subject,
+            )
+            if rows:
+                return AlreadyInProgress(
+                    f"Task {rows[0]['task_id']} ({task.task_type}) is already at work on "
+                    f"{task.subject}; wait for it or cancel it.",
+                    task_id=str(rows[0]["task_id"]),
+                )
+        return AlreadyInProgress("A task of this type was at work on the same subject.", task_id="")
+
+    def _tasks(self, name: str, **parameters: Any) -> list[Task]:
+        return [Task.from_row(row) for row in self._run(name, **parameters)[0]]
+
+    def _run(self, name: str, **parameters: Any) -> tuple[list[Row], bool]:
+        """The rows, and whether an earlier try broke, which may or may not have had its effect."""
+        give_up_at = time.monotonic() + self._patience
+        broken = False
+        while True:
+            try:
+                with self._pool.connection() as connection:
+                    return connection.execute(_SQL[name], parameters).fetchall(), broken
+            except _BROKEN as error:
+                if time.monotonic() >= give_up_at:
+                    raise LedgerUnavailable(
+                        "The ledger's database does not answer.", details=type(error).__name__
+                    ) from error
+                log.warning("ledger.retry", query=name, error=type(error).__name__)
+                broken = True
+                time.sleep(_PAUSE)

@@ -7,6 +7,7 @@ again may help (transient or final), and which HTTP status tells a caller about 
 from __future__ import annotations
 
 from typing import ClassVar
+from uuid import UUID
 
 
 class MoraineError(Exception):
@@ -101,7 +102,7 @@ class AlreadyInProgress(Conflict):
 
     code = "TASK_ALREADY_IN_PROGRESS"
 
-    def __init__(self, message: str, *, task_id: str) -> None:
+    def __init__(self, message: str, *, task_id: UUID | None) -> None:
         super().__init__(message)
         self.task_id = task_id
 
@@ -159,6 +160,12 @@ class Cancelled(FinalError):
 
 class WorkerLost(TransientError):
     """The worker of this attempt ended without a word."""
+
+    code = "WORKER_LOST"
+
+
+class WorkersLost(FinalError):
+    """Every attempt's worker ended without a word."""
 
     code = "WORKER_LOST"
 

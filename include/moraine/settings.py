@@ -157,8 +157,7 @@ class PortSettings(Section):
     spark: int = Field(15002, ge=1, le=65535, description="Spark Connect")
     spark_ui: int = Field(4040, ge=1, le=65535)
     airflow: int = Field(8080, ge=1, le=65535, description="UI, REST API and Moraine's own API")
-    worker_logs: int = Field(8793, ge=1, le=65535, description="Task logs for the UI")
-    triggerer_logs: int = Field(8794, ge=1, le=65535, description="Trigger logs for the UI")
+    airflow_logs: int = Field(8793, ge=1, le=65535, description="Logs of running tasks, for the UI")
 
 
 class StackSettings(Section):
@@ -211,7 +210,10 @@ class Settings(BaseSettings):
 
 @cache
 def get_settings() -> Settings:
-    known = {f"MORAINE_{name.upper()}" for name in Settings.model_fields} | {"MORAINE_CONFIG"}
+    known = {f"MORAINE_{name.upper()}" for name in Settings.model_fields} | {
+        "MORAINE_CONFIG",
+        "MORAINE_FAILPOINTS",
+    }
     for name in os.environ:
         if name.startswith("MORAINE_") and name.split("__")[0] not in known:
             raise ValueError(

@@ -60,7 +60,13 @@ class TaskFeed:
         self._url = ledger_url
         self._store = store
         self._poll_interval = poll_interval
+        self._listening = False
         self._waiting: dict[UUID, set[Subscription]] = defaultdict(set)
+
+    def check(self) -> None:
+        """Raise if nobody would be told of a change right now."""
+        if not self._listening:
+            raise LedgerUnavailable("The notification connection is down; it is being remade.")
 
     @contextlib.contextmanager
     def subscribe(self, task_id: UUID) -> Iterator[Subscription]:
@@ -82,11 +88,13 @@ class TaskFeed:
                 )
                 async with connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
+                    self._listening = True
                     while True:
                         await self._tell(set(self._waiting))
                         async for changed in self._batches(connection):
                             await self._tell(changed & self._waiting.keys())
             except (psycopg.Error, LedgerUnavailable) as error:
+                self._listening = False
                 log.warning("feed.reconnect", error=type(error).__name__)
                 await asyncio.sleep(_RECONNECT_AFTER)
 

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from pydantic import BaseModel
 
 from moraine.errors import UnknownOperation
 
 
-class Parameters(Protocol):
+class Parameters(BaseModel, ABC):
     """An operation's payload, validated. What it dumps is all that reaches the ledger."""
 
     @property
-    def subject(self) -> str: ...
+    @abstractmethod
+    def subject(self) -> str:
+        """What the task is about, for people and filters."""
 
     @property
-    def exclusive(self) -> bool: ...
-
-    def model_dump(self, **options: Any) -> dict[str, Any]: ...
+    @abstractmethod
+    def exclusive(self) -> bool:
+        """Whether at most one live task of the type may be about this subject."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
     task_type: str
     """As the ledger stores it; also the name of its retry policy in the settings."""
-    parameters: type[BaseModel]
-    """The model of `operation_parameters`; its instances satisfy `Parameters`."""
+    parameters: type[Parameters]
+    """The model of `operation_parameters`."""
     dag_id: str
     aliases: frozenset[str] = frozenset()
 
@@ -51,6 +53,10 @@ class Registry:
             raise UnknownOperation(
                 f"operation_type {operation_type[:100]!r} is not known here; known are {known}."
             ) from None
+
+    @property
+    def parameter_models(self) -> list[type[Parameters]]:
+        return list(dict.fromkeys(o.parameters for o in self._operations.values()))
 
     @property
     def names(self) -> list[str]:

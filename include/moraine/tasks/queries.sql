@@ -169,7 +169,7 @@ WITH old AS MATERIALIZED (
         bytes_deleted = totals.bytes_deleted + excluded.bytes_deleted,
         seconds = totals.seconds + excluded.seconds
 )
-SELECT count(*) AS removed FROM removed
+SELECT task_id FROM removed
 
 -- name: totals
 -- What the metrics show, over the tasks that are here and those that retention removed.

@@ -12,6 +12,7 @@ import uuid6
 from moraine.errors import MoraineError, RealmMismatch, TaskConflict
 from moraine.log import get_logger
 from moraine.settings import Settings
+from moraine.storage.files import remove_folder, task_folder
 from moraine.tasks.model import LEASED, Claim, NewTask, Status, Task, TaskFilter
 from moraine.tasks.operation import Operation, Parameters, Registry
 from moraine.tasks.store import TaskStore
@@ -63,7 +64,9 @@ class TaskService:
                 task_payload={
                     "operation_type": submission.operation.task_type,
                     "request_timestamp_utc": requested_at,
-                    "operation_parameters": submission.parameters.model_dump(mode="json"),
+                    "operation_parameters": submission.parameters.model_dump(
+                        mode="json", by_alias=True, exclude_none=True
+                    ),
                 },
                 subject=submission.parameters.subject,
                 exclusive=submission.parameters.exclusive,
@@ -76,7 +79,7 @@ class TaskService:
 
     def submit(self, submission: Submission, *, parent_id: UUID | None = None) -> Task:
         task = self.admit(submission, parent_id=parent_id)
-        self._launch(task)
+        self.launch(task)
         return task
 
     def cancel(self, task_id: UUID) -> Task:
@@ -119,24 +122,26 @@ class TaskService:
                     f"Task {task_id} is {task.status.wire}; only a failed task or one that "
                     "waits for its retry can be retried."
                 )
-        self._launch(task)
+        self.launch(task)
         return task
 
     def sweep(self) -> list[Task]:
         """Start what should be at work and is not: never started, due again, or lost."""
         due = self.store.due(self.settings.delegation.task.sweep_batch)
-        return [task for task in due if self._launch(task)]
+        return [task for task in due if self.launch(task)]
 
     def cleanup(self) -> int:
         """Remove terminal tasks past their retention, batch by batch."""
         limits = self.settings.delegation.task
         removed = 0
         while batch := self.store.remove_finished(limits.retention, limits.cleanup_batch):
-            removed += batch
+            for task_id in batch:
+                remove_folder(task_folder(self.settings.workspace, task_id))
+            removed += len(batch)
             log.info("ledger.cleanup", removed=removed)
         return removed
 
-    def _launch(self, task: Task) -> bool:
+    def launch(self, task: Task) -> bool:
         """A task that cannot be started now is in the ledger; the next sweep starts it."""
         try:
             return self._launcher.launch(self.operations.named(task.task_type).dag_id, task)

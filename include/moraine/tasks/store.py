@@ -265,8 +265,10 @@ class TaskStore:
         tasks = self._tasks("request_cancel", task_id=task_id, leased=_LEASED)
         return tasks[0] if tasks else None
 
-    def remove_finished(self, retention: timedelta, limit: int) -> int:
-        return int(self._run("remove_finished", retention=retention, limit=limit)[0][0]["removed"])
+    def remove_finished(self, retention: timedelta, limit: int) -> list[UUID]:
+        """Remove one batch of tasks that ended longer ago than the retention; their ids."""
+        rows, _ = self._run("remove_finished", retention=retention, limit=limit)
+        return [row["task_id"] for row in rows]
 
     # --- The database -----------------------------------------------------------------------
 
@@ -332,9 +334,11 @@ class TaskStore:
                 return AlreadyInProgress(
                     f"Task {rows[0]['task_id']} ({task.task_type}) is already at work on "
                     f"{task.subject}; wait for it or cancel it.",
-                    task_id=str(rows[0]["task_id"]),
+                    task_id=rows[0]["task_id"],
                 )
-        return AlreadyInProgress("A task of this type was at work on the same subject.", task_id="")
+        return AlreadyInProgress(
+            "A task of this type was at work on the same subject.", task_id=None
+        )
 
     def _tasks(self, name: str, **parameters: Any) -> list[Task]:
         return [Task.from_row(row) for row in self._run(name, **parameters)[0]]

@@ -5,16 +5,19 @@ from __future__ import annotations
 import random
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
-from moraine.errors import Cancelled, FinalError, LeaseLost, LedgerUnavailable, MoraineError
+from moraine.errors import Cancelled, LeaseLost, LedgerUnavailable, MoraineError, WorkersLost
 from moraine.log import get_logger
-from moraine.tasks.model import Claim, Status, Task
-from moraine.tasks.retry import RetryAt, RetryPolicy, decide
+from moraine.settings import Settings
+from moraine.tasks.model import LEASED, Claim, Status, Task
+from moraine.tasks.retry import RetryAt, decide, policy_for
 from moraine.tasks.store import TaskStore
 
 log = get_logger(__name__)
@@ -36,7 +39,7 @@ class Attempt:
         self._interval = interval.total_seconds()
         self._progress: dict[str, Any] | None = None
         self._stopped_by: MoraineError | None = None
-        self._on_stop: list[Callable[[], None]] = []
+        self._on_stop: list[Callable[[], object]] = []
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
@@ -44,7 +47,7 @@ class Attempt:
         """Tell how far the work is; the next heartbeat carries it."""
         self._progress = progress
 
-    def on_stop(self, interrupt: Callable[[], None]) -> None:
+    def on_stop(self, interrupt: Callable[[], object]) -> None:
         self._on_stop.append(interrupt)
 
     def check(self) -> None:
@@ -93,77 +96,121 @@ class Attempt:
             log.warning("task.heartbeat.missed", task_id=str(self.claim.task_id))
 
 
-def claim_task(store: TaskStore, task_id: UUID, owner: str, policy: RetryPolicy) -> Task | None:
-    """Lease a task for an attempt, or None when there is nothing to do.
+class Work:
+    """What a step has at hand: its task, the heartbeat beside it, and the fenced ledger."""
 
-    A task whose workers vanished time and again is given up here, and so is one that somebody
-    asked to cancel while its worker was gone.
-    """
-    task = store.claim_one(task_id, owner)
-    if task is None:
+    def __init__(self, store: TaskStore, task: Task, attempt: Attempt) -> None:
+        self.task = task
+        self.attempt = attempt
+        self._store = store
+
+    def report(self, **progress: Any) -> None:
+        self.attempt.report(**progress)
+
+    def checkpoint(self, **patch: Any) -> None:
+        """Remember how far the work came, for the steps and attempts after this one."""
+        self._store.checkpoint(self.attempt.claim, patch)
+
+    def start(self) -> Task:
+        """Resources are there; the work itself begins."""
+        self.attempt.claim = self._store.start(self.attempt.claim)
+        return self._store.get(self.task.task_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Somebody who works on tasks: one Dag run, one attempt at a task, under one name."""
+
+    store: TaskStore
+    settings: Settings
+    owner: str
+
+    def claim(self, task_id: UUID) -> Task | None:
+        """Lease a task for an attempt, or None when there is nothing to do.
+
+        A task whose workers vanished time and again is given up here, and so is one that
+        somebody asked to cancel while its worker was gone.
+        """
+        task = self.store.claim_one(task_id, self.owner)
+        if task is None:
+            return None
+        claim = Claim(task.task_id, task.version, self.owner)
+        most = policy_for(task.task_type, self.settings.delegation.retry).max_attempts
+        if task.cancel_requested_ts is not None:
+            self.fail(claim, task, Cancelled("Cancelled on request."))
+            return None
+        if task.attempt_count > most:
+            lost = f"All {most} attempts are used up; the last ones ended without a word."
+            self.fail(claim, task, WorkersLost(lost))
+            return None
+        return task
+
+    def held_claim(self, task: Task) -> Claim | None:
+        """The claim this worker holds on a task, if it still holds one."""
+        if task.status in LEASED and task.lease_owner == self.owner:
+            return Claim(task.task_id, task.version, self.owner)
         return None
-    claim = Claim(task.task_id, task.version, owner)
-    if task.cancel_requested_ts is not None:
-        fail(store, claim, Cancelled("Cancelled on request."), policy, task.attempt_count)
-        return None
-    if task.attempt_count > policy.max_attempts:
-        exhausted = FinalError(
-            f"All {policy.max_attempts} attempts ended without a word from their workers."
+
+    @contextmanager
+    def working_on(self, task_id: UUID) -> Iterator[Work]:
+        """One step of an attempt. What it raises is written in the ledger, and raised on."""
+        task = self.store.get(task_id)
+        claim = self.held_claim(task)
+        if claim is None:
+            raise LeaseLost(
+                f"Task {task_id} is {task.status}; {self.owner} does not hold it any more."
+            )
+        attempt = Attempt(self.store, claim, self.settings.delegation.task.lease.heartbeat_interval)
+        try:
+            with attempt:
+                yield Work(self.store, task, attempt)
+        except LeaseLost:
+            raise
+        except Exception as error:
+            self.fail(attempt.claim, task, error)
+            raise
+
+    def succeed(self, claim: Claim, summary: str, result: dict[str, Any]) -> Task:
+        task = self.store.advance(
+            claim, Status.SUCCESS, "succeeded", result=result, summary=summary
         )
-        exhausted.code = "WORKER_LOST"  # type: ignore[misc]
-        fail(store, claim, exhausted, policy, policy.max_attempts)
-        return None
-    return task
+        log.info("task.succeeded", task_id=str(claim.task_id), summary=summary)
+        return task
+
+    def fail(self, claim: Claim, task: Task, error: Exception) -> Task:
+        """Write down that an attempt failed: a retry is due, or the task has failed for good."""
+        policy = policy_for(task.task_type, self.settings.delegation.retry)
+        attempt = task.attempt_count
+        decision = decide(policy, attempt, error, datetime.now(UTC), chance=random.random())  # noqa: S311
+        if isinstance(decision, RetryAt):
+            status, next_run = Status.RETRY_SCHEDULED, decision.at
+            reason = f"attempt {attempt} failed, the next is due at {decision.at:%F %T} UTC"
+        else:
+            status, next_run = Status.FAILURE, None
+            reason = "cancelled" if isinstance(error, Cancelled) else f"given up: {decision.reason}"
+        summary = _summarize(error)
+        log.warning("task.attempt.failed", task_id=str(task.task_id), reason=reason, why=summary)
+        return self.store.advance(
+            claim,
+            status,
+            reason,
+            next_run=next_run,
+            error_code=error.code if isinstance(error, MoraineError) else MoraineError.code,
+            summary=summary,
+            extended=_explain(error),
+        )
 
 
-def succeed(store: TaskStore, claim: Claim, summary: str, result: dict[str, Any]) -> Task:
-    task = store.advance(claim, Status.SUCCESS, "succeeded", result=result, summary=summary)
-    log.info("task.succeeded", task_id=str(claim.task_id), summary=summary)
-    return task
-
-
-def fail(
-    store: TaskStore,
-    claim: Claim,
-    error: Exception,
-    policy: RetryPolicy,
-    attempt: int,
-    *,
-    result: dict[str, Any] | None = None,
-) -> Task:
-    """Write down that an attempt failed: a retry is scheduled, or the task has failed for good."""
-    decision = decide(policy, attempt, error, datetime.now(UTC), chance=random.random())  # noqa: S311
-    code = error.code if isinstance(error, MoraineError) else MoraineError.code
-    summary = str(error) if isinstance(error, MoraineError) else _unexpected(error)
-    extended = _explain(error)
-    if isinstance(decision, RetryAt):
-        status, next_run = Status.RETRY_SCHEDULED, decision.at
-        reason = f"attempt {attempt} failed, the next is due at {decision.at:%Y-%m-%d %H:%M:%S} UTC"
-    else:
-        status, next_run = Status.FAILURE, None
-        reason = "cancelled" if isinstance(error, Cancelled) else f"given up: {decision.reason}"
-    task = store.advance(
-        claim,
-        status,
-        reason,
-        next_run=next_run,
-        error_code=code,
-        summary=summary,
-        extended=extended,
-        result=result,
-    )
-    log.warning("task.attempt.failed", task_id=str(claim.task_id), code=code, reason=reason)
-    return task
-
-
-def _unexpected(error: Exception) -> str:
+def _summarize(error: Exception) -> str:
     """Messages of foreign errors may quote connection strings; name only their kind."""
+    if isinstance(error, MoraineError):
+        return str(error)
     return f"An unexpected {type(error).__name__} ended the attempt."
 
 
 def _explain(error: Exception) -> str:
-    """Where it failed. For foreign errors only the places: their messages may hold secrets."""
+    """For foreign errors only the place: the worker's log has the rest."""
     if isinstance(error, MoraineError):
         return (error.details or str(error))[:_EXTENDED_LIMIT]
-    places = "".join(traceback.format_tb(error.__traceback__))
-    return f"{type(error).__name__}\n{places}"[-_EXTENDED_LIMIT:]
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {place.name}, line {place.lineno}; see the worker's log."

@@ -1,0 +1,42 @@
+"""
+### Clean the ledger
+
+Hourly: removes finished tasks older than `delegation.task.retention`, in batches, with their
+history and their folder in the workspace. A live task is never touched. What is removed stays in
+the totals that the metrics show.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import dag, task
+
+
+@dag(
+    doc_md=__doc__,
+    schedule="@hourly",
+    catchup=False,
+    max_active_runs=1,
+    is_paused_upon_creation=False,
+    tags=["moraine", "care"],
+    default_args={
+        "owner": "moraine",
+        "retries": 2,
+        "retry_delay": timedelta(minutes=1),
+        "execution_timeout": timedelta(minutes=30),
+    },
+)
+def ledger_cleanup() -> None:
+    @task
+    def cleanup() -> int:
+        """Remove; the return value is how many tasks went."""
+        from moraine.runtime import dag_service
+
+        with dag_service() as service:
+            return service.cleanup()
+
+    cleanup()
+
+
+ledger_cleanup()

@@ -1,0 +1,136 @@
+"""Assembles the app. Airflow mounts it as a plugin; `moraine api` serves it alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from moraine import operations
+from moraine.api import health
+from moraine.api.auth import Access, Authenticator
+from moraine.api.context import Context
+from moraine.api.errors import install_error_handlers
+from moraine.api.metrics import LedgerMetrics
+from moraine.dag_runs import AirflowSession, DagRuns
+from moraine.settings import Settings, get_settings
+from moraine.tasks import routes
+from moraine.tasks.feed import TaskFeed
+from moraine.tasks.schemas import TaskPayload
+from moraine.tasks.service import TaskService
+from moraine.tasks.store import TaskStore, open_pool
+
+MOUNT_PATH = "/delegation-service/api"
+_PATIENCE = timedelta(seconds=2)
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    app = FastAPI(
+        title="Moraine Delegation Service",
+        version="1.0.0",
+        summary="Heavy work for Iceberg catalogs, done once whatever crashes",
+        license_info={"name": "Apache 2.0", "identifier": "Apache-2.0"},
+        lifespan=_lifespan,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.settings = settings
+    app.include_router(routes.router)
+    app.include_router(health.router)
+    install_error_handlers(app)
+
+    @app.get("/openapi.json", include_in_schema=False, dependencies=[routes.requires(Access.READ)])
+    async def openapi() -> dict[str, Any]:
+        return openapi_document(app)
+
+    return app
+
+
+def create_standalone_app(settings: Settings | None = None) -> Starlette:
+    """The same app at the same path, without Airflow's web server."""
+    app = create_app(settings)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_outer: Starlette) -> AsyncIterator[None]:
+        async with app.router.lifespan_context(app):
+            yield
+
+    return Starlette(routes=[Mount(MOUNT_PATH, app)], lifespan=lifespan)
+
+
+def openapi_document(app: FastAPI | None = None) -> dict[str, Any]:
+    """The contract, with the payload of every operation."""
+    app = app or create_app()
+    document = get_openapi(
+        title=app.title,
+        version=app.version,
+        summary=app.summary,
+        license_info=app.license_info,
+        routes=app.routes,
+        servers=[{"url": MOUNT_PATH}],
+    )
+    schemas = document["components"]["schemas"]
+    models: list[type[BaseModel]] = [TaskPayload, *operations.OPERATIONS.parameter_models]
+    for model in models:
+        schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas.update(schema.pop("$defs", {}))
+        schemas[model.__name__] = schema
+    schemas["TaskPayload"]["properties"]["operation_parameters"] = {
+        "anyOf": [
+            {"$ref": f"#/components/schemas/{model.__name__}"}
+            for model in operations.OPERATIONS.parameter_models
+        ]
+    }
+    schemas["CommonPayload"]["properties"]["operation_type"]["enum"] = operations.OPERATIONS.names
+    document["components"]["securitySchemes"] = {
+        "BearerAuth": {
+            "type": "http",
+            "scheme": "bearer",
+            "bearerFormat": "JWT",
+            "description": "An Airflow token, or a JWT of the configured issuer with the scope "
+            "execute_tasks.",
+        }
+    }
+    for path, item in document["paths"].items():
+        for operation in item.values():
+            operation["security"] = [] if path.startswith("/health") else [{"BearerAuth": []}]
+            # Bad parameters are answered with 400 and the contract's error body.
+            operation["responses"].pop("422", None)
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    return document
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    settings: Settings = app.state.settings or get_settings()
+    url = settings.ledger.url.get_secret_value()
+    lease = settings.delegation.task.lease.lost_timeout_duration
+    with open_pool(url, size=settings.ledger.pool_size) as pool:
+        store = TaskStore(pool, lease=lease, patience=_PATIENCE)
+        dag_runs = DagRuns(AirflowSession(settings.airflow))
+        feed = TaskFeed(url, store)
+        app.state.context = Context(
+            settings=settings,
+            service=TaskService(store, dag_runs, operations.OPERATIONS, settings),
+            feed=feed,
+            dag_runs=dag_runs,
+            authenticator=Authenticator(settings.api, operations.purge.OPERATION.dag_id),
+            metrics=LedgerMetrics(store, settings.api.metrics_cache_duration.total_seconds()),
+        )
+        listening = asyncio.create_task(feed.run())
+        try:
+            yield
+        finally:
+            listening.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await listening

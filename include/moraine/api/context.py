@@ -1,0 +1,45 @@
+"""What a request needs, made once per process when the app starts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+from fastapi import Request
+
+from moraine.api.auth import Authenticator
+from moraine.api.metrics import LedgerMetrics
+from moraine.dag_runs import DagRuns
+from moraine.settings import Settings
+from moraine.tasks.feed import TaskFeed
+from moraine.tasks.service import TaskService
+
+T = TypeVar("T")
+_THREADS = 32
+
+
+@dataclass(frozen=True)
+class Context:
+    settings: Settings
+    service: TaskService
+    feed: TaskFeed
+    dag_runs: DagRuns
+    authenticator: Authenticator
+    metrics: LedgerMetrics
+    # Of our own: the host app's threads serve the calls that ours make back to it, so taking
+    # all of them would be a deadlock.
+    threads: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(_THREADS))
+
+    async def in_thread(self, call: Callable[..., T], *args: Any, **options: Any) -> T:
+        return await anyio.to_thread.run_sync(
+            functools.partial(call, *args, **options), limiter=self.threads
+        )
+
+
+def context_of(request: Request) -> Context:
+    context: Context = request.app.state.context
+    return context

@@ -1,0 +1,83 @@
+"""Prometheus metrics, read from the ledger: every API process tells the same numbers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+
+from moraine.tasks.model import Status
+from moraine.tasks.store import TaskStore
+
+_LIVE = {status.value for status in Status if not status.terminal}
+
+
+class LedgerMetrics:
+    """Asks the ledger at most once in `cache_seconds`, however often it is scraped."""
+
+    def __init__(self, store: TaskStore, cache_seconds: float) -> None:
+        self._store = store
+        self._cache_seconds = cache_seconds
+        self._lock = threading.Lock()
+        self._rendered = b""
+        self._rendered_at = float("-inf")
+
+    def render(self) -> bytes:
+        with self._lock:
+            if time.monotonic() - self._rendered_at > self._cache_seconds:
+                registry = CollectorRegistry()
+                registry.register(_Totals(self._store.totals(), self._store.queue_age()))
+                self._rendered = generate_latest(registry)
+                self._rendered_at = time.monotonic()
+            return self._rendered
+
+
+class _Totals:
+    def __init__(self, totals: Sequence[dict[str, Any]], queue_age: float) -> None:
+        self._totals = totals
+        self._queue_age = queue_age
+
+    def collect(self) -> Iterable[Metric]:
+        labels = ["type", "status"]
+        tasks = GaugeMetricFamily("moraine_tasks", "Tasks by type and state", labels=labels)
+        finished = CounterMetricFamily(
+            "moraine_tasks_finished", "Tasks that ended, by type and outcome", labels=labels
+        )
+        duration = SummaryMetricFamily(
+            "moraine_task_duration_seconds", "From submission to the end", labels=labels
+        )
+        attempts = CounterMetricFamily("moraine_task_attempts", "Attempts made", labels=["type"])
+        losses = CounterMetricFamily("moraine_lease_losses", "Leases lost", labels=["type"])
+        files = CounterMetricFamily("moraine_files_deleted", "Files deleted", labels=["type"])
+        size = CounterMetricFamily("moraine_bytes_deleted", "Bytes deleted", labels=["type"])
+        for row in self._totals:
+            both = [row["task_type"], row["status"]]
+            if row["status"] in _LIVE:
+                tasks.add_metric(both, float(row["tasks"]))
+            else:
+                finished.add_metric(both, float(row["tasks"]))
+                duration.add_metric(both, int(row["tasks"]), float(row["seconds"]))
+        for family, column in (
+            (attempts, "attempts"),
+            (losses, "lease_losses"),
+            (files, "files_deleted"),
+            (size, "bytes_deleted"),
+        ):
+            for task_type in sorted({row["task_type"] for row in self._totals}):
+                total = sum(row[column] for row in self._totals if row["task_type"] == task_type)
+                family.add_metric([task_type], float(total))
+        yield from (tasks, finished, duration, attempts, losses, files, size)
+        yield GaugeMetricFamily(
+            "moraine_queue_age_seconds",
+            "How long the oldest task that should be at work has waited",
+            value=self._queue_age,
+        )

@@ -1,0 +1,280 @@
+"""`moraine` on the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from moraine import log
+from moraine.errors import MoraineError
+
+app = typer.Typer(
+    help="Moraine: heavy work for Apache Iceberg catalogs, done once whatever crashes.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+tasks_app = typer.Typer(help="Look at tasks and steer them.", no_args_is_help=True)
+ledger_app = typer.Typer(help="Care for the ledger's database.", no_args_is_help=True)
+app.add_typer(tasks_app, name="tasks")
+app.add_typer(ledger_app, name="ledger")
+
+out = Console()
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+TaskId = Annotated[str, typer.Argument(help="The task's id.")]
+
+
+def main() -> None:
+    """Errors that Moraine raises on purpose are one sentence; anything else is a bug."""
+    log.configure(level=30)
+    try:
+        app()
+    except MoraineError as error:
+        Console(stderr=True).print(f"[red]{error}[/red]", highlight=False)
+        if error.details:
+            Console(stderr=True).print(error.details, style="dim", highlight=False, markup=False)
+        sys.exit(1)
+
+
+# --- Work -----------------------------------------------------------------------------------
+
+
+@app.command()
+def purge(
+    catalog: Annotated[str, typer.Argument(help="The catalog, as the settings name it.")],
+    table: Annotated[str, typer.Argument(help="NAMESPACE.TABLE; levels are separated by dots.")],
+    dry_run: Annotated[bool, typer.Option(help="List the files and delete nothing.")] = False,
+    wait: Annotated[bool, typer.Option(help="Wait for the end and show progress.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Purge a table: delete every file of it, and show that none is left."""
+    *namespace, name = table.split(".")
+    if not namespace:
+        raise typer.BadParameter("write it as NAMESPACE.TABLE", param_hint="TABLE")
+    client = _client()
+    properties = {"dryRun": "true"} if dry_run else {}
+    task_id = client.purge(catalog, namespace, name, **properties)["delegation_task_id"]
+    if wait or dry_run:
+        _follow(client, task_id, quiet=as_json)
+    task = client.task(task_id)
+    if as_json:
+        _print_json(task)
+    else:
+        _show_outcome(task)
+    if task["status"] == "FAILED_TERMINAL":
+        raise typer.Exit(1)
+
+
+@tasks_app.command("list")
+def list_tasks(
+    status: Annotated[str | None, typer.Option(help="Only tasks in this state.")] = None,
+    table: Annotated[str | None, typer.Option(help="Only CATALOG.NAMESPACE.TABLE.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=500)] = 20,
+    as_json: Json = False,
+) -> None:
+    """List tasks, newest first."""
+    page = _client().tasks(**_given(status=status, table=table, limit=limit))
+    if as_json:
+        _print_json(page)
+        return
+    shown = Table("task", "table", "state", "attempt", "received", "result")
+    for task in page["tasks"]:
+        shown.add_row(
+            task["delegation_task_id"],
+            task["subject"],
+            task["status"],
+            str(task["attempt_count"]),
+            task["received_timestamp"][:19].replace("T", " "),
+            task["result_summary"] or "",
+        )
+    out.print(shown)
+
+
+@tasks_app.command("show")
+def show_task(
+    task_id: TaskId,
+    follow: Annotated[bool, typer.Option(help="Wait for the end and show progress.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show one task with its history, version by version."""
+    client = _client()
+    if follow:
+        _follow(client, task_id, quiet=as_json)
+    task = client.task(task_id)
+    if as_json:
+        _print_json(task)
+        return
+    _show_outcome(task)
+    out.print(history_table(task))
+
+
+@tasks_app.command("cancel")
+def cancel_task(task_id: TaskId, as_json: Json = False) -> None:
+    """Cancel a task: at once if it waits, at its next heartbeat if it runs."""
+    _show_steered(_client().call("POST", f"/v1/tasks/{task_id}/cancel"), as_json)
+
+
+@tasks_app.command("retry")
+def retry_task(task_id: TaskId, as_json: Json = False) -> None:
+    """Re-drive a failed task, or bring a scheduled retry forward."""
+    _show_steered(_client().call("POST", f"/v1/tasks/{task_id}/retry"), as_json)
+
+
+# --- The ledger and the API -----------------------------------------------------------------
+
+
+@ledger_app.command("upgrade")
+def upgrade_ledger() -> None:
+    """Bring the ledger's schema to the newest version."""
+    from moraine.migrations import upgrade
+
+    upgrade(_settings().ledger.url.get_secret_value())
+    out.print("The ledger is up to date.")
+
+
+@ledger_app.command("cleanup")
+def clean_ledger(
+    older_than_days: Annotated[
+        int | None, typer.Option(min=0, help="Instead of delegation.task.retention.")
+    ] = None,
+) -> None:
+    """Remove finished tasks past their retention."""
+    from moraine.runtime import open_service
+
+    settings = _settings()
+    if older_than_days is not None:
+        kept = settings.delegation.task.model_copy(
+            update={"retention": timedelta(days=older_than_days)}
+        )
+        delegation = settings.delegation.model_copy(update={"task": kept})
+        settings = settings.model_copy(update={"delegation": delegation})
+    with open_service(settings) as service:
+        out.print(f"{service.cleanup()} finished tasks removed.")
+
+
+@app.command()
+def api(
+    host: Annotated[str | None, typer.Option(help="Instead of api.host.")] = None,
+    port: Annotated[int | None, typer.Option(help="Instead of api.port.")] = None,
+    openapi: Annotated[bool, typer.Option(help="Print the OpenAPI document and exit.")] = False,
+) -> None:
+    """Serve the API alone, without Airflow's web server."""
+    from moraine.api.app import create_standalone_app, openapi_document
+
+    if openapi:
+        sys.stdout.write(json.dumps(openapi_document(), indent=2, ensure_ascii=False) + "\n")
+        return
+    import uvicorn
+
+    log.configure()
+    settings = _settings()
+    uvicorn.run(
+        create_standalone_app(settings),
+        host=host or settings.api.host,
+        port=port or settings.api.port,
+        log_config=None,
+    )
+
+
+# --- Helpers --------------------------------------------------------------------------------
+
+
+def _settings() -> Any:
+    """The settings at hand; those of the embedded stack if nothing else is configured."""
+    from pydantic import ValidationError
+
+    from moraine.local.stack import use_environment_of_running_stack
+    from moraine.settings import get_settings
+
+    if "MORAINE_CONFIG" not in os.environ and not Path("moraine.toml").exists():
+        use_environment_of_running_stack()
+    try:
+        return get_settings()
+    except (ValidationError, ValueError, OSError) as error:
+        raise MoraineError(f"The settings are not usable: {error}") from error
+
+
+def _client() -> Any:
+    from moraine.api.client import DelegationClient
+
+    return DelegationClient(_settings())
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def _follow(client: Any, task_id: str, *, quiet: bool) -> None:
+    """A progress bar until the task is terminal."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("files"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=out, disable=quiet) as progress:
+        bar = progress.add_task("QUEUED", total=None)
+        for event, data in client.events(task_id):
+            if event == "state":
+                progress.update(bar, description=data["status"])
+            else:
+                progress.update(
+                    bar,
+                    description=data.get("phase") or data["step"],
+                    completed=data["files_done"],
+                    total=data["files_total"],
+                )
+
+
+def _show_outcome(task: dict[str, Any]) -> None:
+    out.print(f"[bold]{task['subject']}[/bold]  {task['delegation_task_id']}  {task['status']}")
+    if task["result_summary"]:
+        out.print(task["result_summary"], highlight=False)
+    result = task["execution_result"] or {}
+    if result.get("by_kind"):
+        out.print(inventory_table(result))
+
+
+def _show_steered(task: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        _print_json(task)
+    else:
+        out.print(f"{task['delegation_task_id']} is {task['status']}.")
+
+
+def inventory_table(result: dict[str, Any]) -> Table:
+    """Files and bytes by kind."""
+    shown = Table("files", "number", "bytes")
+    for kind, count in result["by_kind"].items():
+        if count["files"]:
+            shown.add_row(kind.replace("_", " "), f"{count['files']:,}", f"{count['bytes']:,}")
+    shown.add_section()
+    shown.add_row("all", f"{result['files_found']:,}", f"{result['bytes_found']:,}")
+    return shown
+
+
+def history_table(task: dict[str, Any]) -> Table:
+    """A task's history, a row for each version."""
+    shown = Table("version", "state", "at", "attempt", "why")
+    for row in task["history"]:
+        shown.add_row(
+            str(row["version"]),
+            row["ledger_status"],
+            row["at"][11:23],
+            str(row["attempt_count"]),
+            row["reason"] + (f" ({row['error_code']})" if row["error_code"] else ""),
+        )
+    return shown

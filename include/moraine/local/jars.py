@@ -1,0 +1,144 @@
+"""The jars of Spark and the catalog: fetched once with Ivy, checked, shared between clones.
+
+`ivy.xml` says what is wanted, `jars.sha256` which files those must be. A jar gets its name in the
+cache only after its checksum was found right, so an interrupted download leaves nothing that
+could be taken for a jar.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from moraine.local.errors import StackError
+from moraine.local.java import Java
+from moraine.local.part import Event, Report
+
+_HERE = Path(__file__).parent
+_PATTERN = "[conf]/[artifact]-[revision](-[classifier]).[ext]"
+_LINES_OF_TROUBLE = ("unresolved", "not found", "failed", "exception", "error", "warn")
+
+
+@dataclass(frozen=True)
+class Jars:
+    """The files of one cache folder, by configuration (`spark`, `catalog`)."""
+
+    cache: Path
+    checksums: dict[str, str]
+    """SHA-256 by path below the cache, as in `jars.sha256`."""
+
+    @classmethod
+    def pinned(cls, cache: Path | None) -> Jars:
+        return cls(cache or default_cache(), read_checksums(_HERE / "jars.sha256"))
+
+    def class_path(self, configuration: str) -> list[Path]:
+        """Named one by one: the cache may hold other versions beside these."""
+        return [
+            self.cache / name for name in self.checksums if name.startswith(configuration + "/")
+        ]
+
+    def fetch(self, java: Java, report: Report, settings: Path | None = None) -> None:
+        """Make sure that every jar is there and is the right one."""
+        if not self._wrong():
+            return
+        self.cache.mkdir(parents=True, exist_ok=True)
+        with (self.cache / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            missing = self._wrong()  # somebody else may have fetched them meanwhile
+            if missing:
+                self._download(missing, java, report, settings)
+
+    def _wrong(self) -> list[str]:
+        return [n for n, digest in self.checksums.items() if sha256(self.cache / n) != digest]
+
+    def _download(
+        self, missing: list[str], java: Java, report: Report, settings: Path | None
+    ) -> None:
+        with tempfile.TemporaryDirectory(prefix=".partial-", dir=self.cache) as draft:
+
+            def show(done: int) -> None:
+                report(Event("jars", "fetching", min(done, len(missing)), len(missing)))
+
+            _run_ivy(java, Path(draft), show, settings)
+            for name in missing:
+                self._adopt(Path(draft) / name, name)
+        report(Event("jars", f"{len(missing)} jars fetched and checked", ready=True))
+
+    def _adopt(self, jar: Path, name: str) -> None:
+        found = sha256(jar)
+        if found is None:
+            raise StackError(f"The repository has no {name}: see ivy.xml and jars.sha256.")
+        if found != self.checksums[name]:
+            raise StackError(
+                f"{name} has the checksum {found}, but {self.checksums[name]} is pinned in "
+                "jars.sha256: do not use this repository, or renew the list if you trust it."
+            )
+        target = self.cache / name
+        target.parent.mkdir(exist_ok=True)
+        jar.replace(target)
+
+
+def default_cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "moraine" / "jars"
+
+
+def read_checksums(path: Path) -> dict[str, str]:
+    """The format of sha256sum: digest, two spaces, name."""
+    pairs = (line.split(maxsplit=1) for line in path.read_text().splitlines() if line)
+    return {name: digest for digest, name in pairs}
+
+
+def sha256(path: Path) -> str | None:
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _run_ivy(java: Java, target: Path, show: Callable[[int], None], settings: Path | None) -> None:
+    """Ivy comes with PySpark. Its own cache lives and dies with this download."""
+    command: list[str | Path] = [java.java, "-jar", _ivy_jar(), "-ivy", _HERE / "ivy.xml"]
+    if settings:
+        command += ["-settings", settings.expanduser()]
+    command += ["-cache", target / "ivy", "-confs", "spark", "catalog"]
+    command += ["-types", "jar", "bundle", "-retrieve", f"{target}/{_PATTERN}"]
+    show(0)
+    done, trouble = 0, ""
+    ivy = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=target
+    )
+    with ivy:
+        assert ivy.stdout is not None
+        try:
+            for line in ivy.stdout:
+                if "[SUCCESSFUL ]" in line and ".jar" in line:
+                    done += 1
+                    show(done)
+                elif any(word in line.lower() for word in _LINES_OF_TROUBLE):
+                    trouble += line
+        except BaseException:
+            ivy.kill()
+            raise
+    if ivy.returncode or "UNRESOLVED" in trouble or "FAILED DOWNLOADS" in trouble:
+        raise StackError(
+            "The jars could not be fetched: check the network, or name your own repository with "
+            f"stack.ivy-settings. Ivy said:\n{trouble.strip()[-1500:]}"
+        )
+
+
+def _ivy_jar() -> Path:
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise StackError("The package pyspark is missing: run `make setup`.")
+    jars = sorted((Path(found.origin).parent / "jars").glob("ivy-*.jar"))
+    if not jars:
+        raise StackError("pyspark comes without its jars: remove .venv and run `make setup`.")
+    return jars[-1]

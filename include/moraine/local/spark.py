@@ -1,0 +1,164 @@
+"""The Spark Connect server: one warm JVM that all tasks share.
+
+Its configuration is a folder (`SPARK_CONF_DIR`), so that a `spark-submit` with the stack's
+environment sees the same catalogs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from datetime import datetime
+from pathlib import Path
+
+from moraine.local.classes import Classes
+from moraine.local.errors import StackError
+from moraine.local.jars import Jars
+from moraine.local.java import find_java
+from moraine.local.part import LOOPBACK, Command, Part, Report
+from moraine.settings import StackSettings
+
+USER = "moraine"
+
+_LOGGING = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stdout.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSSXXX} %p %c{1}: %m%n%ex
+logger.connect.name = org.apache.spark.sql.connect.service.SparkConnectServer
+logger.connect.level = info
+"""
+
+
+class SparkConnect(Part):
+    name = "spark"
+
+    def __init__(
+        self,
+        settings: StackSettings,
+        jars: Jars,
+        classes: Classes,
+        catalog_url: str,
+        session: str,
+    ) -> None:
+        self._settings = settings
+        self._jars = jars
+        self._classes = classes
+        self._catalog_url = catalog_url
+        self._session = session
+        self._folder = settings.home / "spark"
+
+    @property
+    def ports(self) -> dict[str, int]:
+        ports = self._settings.ports
+        return {"stack.ports.spark": ports.spark, "stack.ports.spark-ui": ports.spark_ui}
+
+    @property
+    def url(self) -> str:
+        return f"sc://{LOOPBACK}:{self._settings.ports.spark}"
+
+    @property
+    def session_url(self) -> str:
+        """The session that all clients share: a new one would start a new Python daemon."""
+        return f"{self.url}/;user_id={USER};session_id={self._session}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What `spark-submit` and PySpark need to find this Spark and its configuration."""
+        return {
+            "JAVA_HOME": str(find_java().home),
+            "SPARK_HOME": str(_spark_home()),
+            "SPARK_CONF_DIR": str(self._folder / "conf"),
+            "SPARK_LOCAL_IP": LOOPBACK,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+        }
+
+    def prepare(self, report: Report) -> None:
+        java = find_java()
+        self._jars.fetch(java, report, self._settings.ivy_settings)
+        self._classes.compile(java, report)
+        conf = self._folder / "conf"
+        conf.mkdir(parents=True, exist_ok=True)
+        (conf / "spark-defaults.conf").write_text(self.render_defaults())
+        (conf / "log4j2.properties").write_text(_LOGGING)
+        # A killed server cannot remove its scratch files.
+        shutil.rmtree(self._folder / "local", ignore_errors=True)
+        (self._folder / "local").mkdir()
+
+    def command(self) -> Command:
+        ui = {
+            "spark.ui.enabled": "true",
+            "spark.ui.port": str(self._settings.ports.spark_ui),
+            "spark.port.maxRetries": "0",
+        }
+        return Command(
+            argv=(
+                str(_spark_home() / "bin" / "spark-submit"),
+                "--class",
+                "org.apache.spark.sql.connect.service.SparkConnectServer",
+                "--name",
+                "moraine",
+                *(word for name, value in ui.items() for word in ("--conf", f"{name}={value}")),
+                "spark-internal",
+            ),
+            directory=self._folder,
+            env=self.environment,
+        )
+
+    def probe(self, since: datetime) -> None:
+        del since
+        import grpc  # late: only this part has a use for it
+
+        with grpc.insecure_channel(f"{LOOPBACK}:{self._settings.ports.spark}") as channel:
+            grpc.channel_ready_future(channel).result(timeout=2)
+
+    def render_defaults(self) -> str:
+        return "".join(f"{name} {value}\n" for name, value in self._defaults().items())
+
+    def _defaults(self) -> dict[str, str]:
+        classes = [self._classes.folder, *self._jars.class_path("spark")]
+        class_path = os.pathsep.join(str(path) for path in classes)
+        return {
+            "spark.master": self._settings.spark_master,
+            "spark.driver.memory": self._settings.spark_memory,
+            "spark.driver.host": LOOPBACK,
+            "spark.driver.bindAddress": LOOPBACK,
+            # On the class path rather than spark.jars, which copies 50 MB at every start.
+            "spark.driver.extraClassPath": class_path,
+            "spark.executor.extraClassPath": class_path,
+            "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:-UsePerfData",
+            "spark.local.dir": str(self._folder / "local"),
+            "spark.sql.warehouse.dir": (self._folder / "warehouse").as_uri(),
+            "spark.sql.catalogImplementation": "in-memory",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.shuffle.partitions": "4",
+            "spark.sql.execution.arrow.pyspark.enabled": "true",
+            "spark.sql.extensions": (
+                "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+            ),
+            "spark.sql.catalog.demo": "org.apache.iceberg.spark.SparkCatalog",
+            "spark.sql.catalog.demo.type": "rest",
+            "spark.sql.catalog.demo.uri": self._catalog_url,
+            "spark.sql.catalog.demo.cache-enabled": "false",
+            "spark.sql.catalog.demo.io-impl": "org.apache.iceberg.hadoop.HadoopFileIO",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.connect.grpc.binding.address": LOOPBACK,
+            "spark.connect.grpc.binding.port": str(self._settings.ports.spark),
+            "spark.connect.grpc.port.maxRetries": "0",
+            # The shared session must outlive a quiet night.
+            "spark.connect.session.manager.defaultSessionTimeout": "-1",
+        }
+
+
+def _spark_home() -> Path:
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise StackError("The package pyspark is missing: run `make setup`.")
+    return Path(found.origin).parent

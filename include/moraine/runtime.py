@@ -1,0 +1,133 @@
+"""Puts the pieces together from where they are configured: Airflow's connections, or settings."""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from pydantic import SecretStr
+
+from moraine.dag_runs import AirflowSession, DagRuns
+from moraine.operations import OPERATIONS
+from moraine.settings import AirflowSettings, Settings, get_settings
+from moraine.tasks.service import TaskService
+from moraine.tasks.store import TaskStore, open_pool
+from moraine.tasks.worker import Worker
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+    from pyspark.sql import SparkSession
+
+LEDGER = "moraine_ledger"
+SPARK = "moraine_spark"
+AIRFLOW = "moraine_airflow"
+
+# A worker waits out a restart of the database; whoever takes over later raises the version.
+_WORKER_PATIENCE = timedelta(minutes=2)
+# Every process that names this session on a Connect server shares its warm Python workers.
+_SHARED_SESSION = uuid.UUID("6d6f7261-696e-4e65-8000-000000000001")
+
+
+@contextmanager
+def dag_worker(owner: str) -> Iterator[Worker]:
+    """For a step of a Dag run: the ledger through the Airflow connection `moraine_ledger`."""
+    settings = get_settings()
+    with _store(_ledger_url(), settings, _WORKER_PATIENCE) as store:
+        yield Worker(store, settings, owner)
+
+
+@contextmanager
+def dag_service() -> Iterator[TaskService]:
+    """For Dags that care for tasks: the same, with Airflow's own API to start runs."""
+    settings = get_settings()
+    with _store(_ledger_url(), settings, _WORKER_PATIENCE) as store:
+        yield TaskService(store, dag_runs(), OPERATIONS, settings)
+
+
+@contextmanager
+def open_service(settings: Settings) -> Iterator[TaskService]:
+    """For the command line: everything from the settings."""
+    with _store(settings.ledger.url.get_secret_value(), settings, timedelta(0)) as store:
+        dag_runs = DagRuns(AirflowSession(settings.airflow))
+        yield TaskService(store, dag_runs, OPERATIONS, settings)
+
+
+@contextmanager
+def submitted_worker(owner: str) -> Iterator[Worker]:
+    """For a Spark app started by spark-submit: everything from settings and environment."""
+    settings = get_settings()
+    with _store(settings.ledger.url.get_secret_value(), settings, _WORKER_PATIENCE) as store:
+        yield Worker(store, settings, owner)
+
+
+def dag_runs() -> DagRuns:
+    """Airflow's API as the connection `moraine_airflow` has it, or else as the settings do."""
+    settings = get_settings().airflow
+    if connection := _connection(AIRFLOW):
+        settings = AirflowSettings(
+            url=f"{connection.schema or 'http'}://{connection.host}:{connection.port}",
+            username=connection.login or "",
+            password=SecretStr(connection.password or ""),
+            timeout=settings.timeout,
+        )
+    return DagRuns(AirflowSession(settings))
+
+
+def spark_session() -> SparkSession:
+    """The shared session of the Connect server behind the connection `moraine_spark`."""
+    from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+
+    from moraine.spark import connect
+
+    url = SparkConnectHook(SPARK).get_connection_url()
+    return connect(f"{url};session_id={_SHARED_SESSION}")
+
+
+def spark_is_submitted() -> bool:
+    """Whether `moraine_spark` is a master URL to submit to, not a Connect server."""
+    connection = _connection(SPARK)
+    return connection is not None and connection.conn_type == "spark"
+
+
+def submit(application: str, arguments: list[str]) -> None:
+    """Run a Spark app to its end on the master behind `moraine_spark`."""
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+    hook = SparkSubmitHook(
+        conn_id=SPARK,
+        name=f"moraine {arguments[0]}",
+        application_args=arguments,
+        env_vars={"MORAINE_LEDGER__URL": _ledger_url()},
+    )
+    hook.submit(application)
+
+
+def _ledger_url() -> str:
+    connection = _connection(LEDGER)
+    if connection is None:
+        return get_settings().ledger.url.get_secret_value()
+    return str(connection.get_uri()).replace("postgres://", "postgresql://", 1)
+
+
+@functools.cache
+def _connection(name: str) -> Connection | None:
+    from airflow.sdk import Connection
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    try:
+        found: Connection = Connection.get(name)
+        return found
+    except AirflowNotFoundException:
+        return None
+
+
+@contextmanager
+def _store(url: str, settings: Settings, patience: timedelta) -> Iterator[TaskStore]:
+    lease = settings.delegation.task.lease.lost_timeout_duration
+    pool: Any = open_pool(url, size=2)
+    with pool:
+        yield TaskStore(pool, lease=lease, patience=patience)

@@ -1,0 +1,68 @@
+"""Spark sessions for steps: on a warm Connect server, interruptible, with errors told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from moraine.errors import SparkUnavailable
+from moraine.log import get_logger
+from moraine.tasks.worker import Work
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = get_logger(__name__)
+
+SessionFactory = Callable[[], "SparkSession"]
+"""Gives the session to work with, when it is first needed."""
+
+_DETAILS_LIMIT = 2000
+
+
+def connect(url: str) -> SparkSession:
+    """A session on a Connect server.
+
+    The URL may name a session that many processes share: the server then keeps one warm Python
+    daemon for all of them instead of starting one each. Nobody may stop such a session.
+    """
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    session = ConnectSession.builder.remote(url).getOrCreate()
+    return session  # type: ignore[return-value]
+
+
+@contextmanager
+def session_for(factory: SessionFactory, work: Work) -> Iterator[SparkSession]:
+    """A session whose jobs end when the step loses its lease or is cancelled.
+
+    Jobs of an earlier attempt that nobody waits for any more are interrupted first.
+    """
+    from pyspark.errors import PySparkException
+
+    tag = f"moraine-{work.task.task_id}"
+    try:
+        session = factory()
+        session.interruptTag(tag)
+        session.addTag(tag)
+        work.attempt.on_stop(lambda: session.interruptTag(tag))
+        try:
+            yield session
+        finally:
+            session.removeTag(tag)
+    except PySparkException as error:
+        raise SparkUnavailable(
+            f"A Spark job failed ({_condition(error)}).", details=str(error)[:_DETAILS_LIMIT]
+        ) from error
+    except Exception as error:
+        if type(error).__module__.startswith("grpc"):
+            raise SparkUnavailable(
+                f"Spark went away in the middle of a job ({type(error).__name__})."
+            ) from error
+        raise
+
+
+def _condition(error: Exception) -> str:
+    condition = getattr(error, "getCondition", lambda: None)()
+    return condition or type(error).__name__

@@ -36,6 +36,7 @@ SUBMITTED_APP = "spark_apps/purge_table.py"
     catchup=False,
     tags=["moraine", "delegation"],
     default_args={"owner": "moraine", "retries": 0, "execution_timeout": timedelta(hours=24)},
+    is_paused_upon_creation=False,
     max_active_runs=16,
     params={
         "catalog": Param("", type="string", title="Catalog", description="As the settings name it"),

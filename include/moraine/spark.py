@@ -27,10 +27,9 @@ def connect(url: str) -> SparkSession:
     The URL may name a session that many processes share: the server then keeps one warm Python
     daemon for all of them instead of starting one each. Nobody may stop such a session.
     """
-    from pyspark.sql.connect.session import SparkSession as ConnectSession
+    from pyspark.sql import SparkSession
 
-    session = ConnectSession.builder.remote(url).getOrCreate()
-    return session  # type: ignore[return-value]
+    return SparkSession.builder.remote(url).getOrCreate()
 
 
 @contextmanager
@@ -53,7 +52,8 @@ def session_for(factory: SessionFactory, work: Work) -> Iterator[SparkSession]:
             session.removeTag(tag)
     except PySparkException as error:
         raise SparkUnavailable(
-            f"A Spark job failed ({_condition(error)}).", details=str(error)[:_DETAILS_LIMIT]
+            f"A Spark job failed ({_condition(error)}).",
+            details=str(error).split("JVM stacktrace")[0].strip()[:_DETAILS_LIMIT],
         ) from error
     except Exception as error:
         if type(error).__module__.startswith("grpc"):

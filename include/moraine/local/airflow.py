@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -20,12 +19,16 @@ from moraine.local.part import LOOPBACK, Command, Event, Part, Report
 from moraine.local.postgres import Postgres
 from moraine.local.processes import inherited_environment
 from moraine.local.spark import USER as SPARK_USER
-from moraine.local.spark import SparkConnect
 from moraine.local.vault import Vault, write_private
 from moraine.settings import StackSettings
 
 ADMIN = "admin"
-_LOCAL_SETTINGS = "import moraine.local.preload\n\n__all__: list[str] = []\n"
+_LOCAL_SETTINGS = """\
+from moraine.local.scheduler import adjust
+
+__all__: list[str] = []
+adjust()
+"""
 _PARSING_PATIENCE = timedelta(seconds=60)
 
 
@@ -37,14 +40,12 @@ class Airflow:
         settings: StackSettings,
         vault: Vault,
         postgres: Postgres,
-        spark: SparkConnect,
         project: Path,
     ) -> None:
         self.settings = settings
         self.home = settings.home / "airflow"
         self._vault = vault
         self._postgres = postgres
-        self._spark = spark
         self._project = project
         self.extra: Mapping[str, str] = {}
         """Laid over the environment of every component."""
@@ -104,7 +105,7 @@ class Airflow:
         )
         if done.returncode:
             last = (done.stderr or done.stdout).strip()[-1500:]
-            raise StackError(f"Airflow's database could not be made:\n{last}")
+            raise StackError("Airflow's database could not be made.", details=last)
         (self.home / "migrated").write_text(version("apache-airflow"))
 
     @property
@@ -127,7 +128,7 @@ class Airflow:
                 "fernet_key": self._vault.airflow_fernet,
                 "simple_auth_manager_users": f"{ADMIN}:admin",
                 "simple_auth_manager_passwords_file": str(self._passwords_file),
-                # The log server listens on the loopback address only, so that is our host.
+                # Where the log server listens; the machine's own name may mean another interface.
                 "hostname_callable": "urllib.request.localhost",
             },
             "database": {
@@ -233,34 +234,6 @@ class ApiServer(Component):
                 raise StackError("Airflow does not reach its database.")
 
 
-class LogServer(Component):
-    """Shows the logs of running tasks to the UI.
-
-    The scheduler and the triggerer can each serve theirs, but only on every interface.
-    """
-
-    name = "log-server"
-
-    @property
-    def ports(self) -> dict[str, int]:
-        return {"stack.ports.airflow-logs": self._airflow.settings.ports.airflow_logs}
-
-    def command(self) -> Command:
-        port = self._airflow.settings.ports.airflow_logs
-        app = "airflow.utils.serve_logs.log_server:get_app"
-        options = ("--host", LOOPBACK, "--port", str(port), "--no-access-log")
-        return Command(
-            argv=(sys.executable, "-m", "uvicorn", "--factory", app, *options),
-            directory=self._airflow.home,
-            env=self._airflow.environment(),
-        )
-
-    def probe(self, since: datetime) -> None:
-        del since
-        address = (LOOPBACK, self._airflow.settings.ports.airflow_logs)
-        socket.create_connection(address, timeout=2).close()
-
-
 class _Job(Component):
     """A component without a port: it is ready when it writes its heartbeat."""
 
@@ -283,13 +256,16 @@ class _Job(Component):
 class Scheduler(_Job):
     name = "scheduler"
     job_type = "SchedulerJob"
-    arguments = ("--skip-serve-logs",)
+
+    @property
+    def ports(self) -> dict[str, int]:
+        return {"stack.ports.airflow-logs": self._airflow.settings.ports.airflow_logs}
 
 
 class Triggerer(_Job):
     name = "triggerer"
     job_type = "TriggererJob"
-    arguments = ("--skip-serve-logs",)
+    arguments = ("--skip-serve-logs",)  # the scheduler serves the folder with all logs
 
 
 class DagProcessor(_Job):
@@ -321,10 +297,4 @@ class DagProcessor(_Job):
         return found
 
 
-COMPONENTS: tuple[type[Component], ...] = (
-    ApiServer,
-    Scheduler,
-    DagProcessor,
-    Triggerer,
-    LogServer,
-)
+COMPONENTS: tuple[type[Component], ...] = (ApiServer, Scheduler, DagProcessor, Triggerer)

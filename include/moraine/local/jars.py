@@ -61,10 +61,11 @@ class Jars:
     def _download(
         self, missing: list[str], java: Java, report: Report, settings: Path | None
     ) -> None:
+        steps = 2 * len(self.checksums)  # each is looked up, then downloaded
         with tempfile.TemporaryDirectory(prefix=".partial-", dir=self.cache) as draft:
 
             def show(done: int) -> None:
-                report(Event("jars", "fetching", min(done, len(missing)), len(missing)))
+                report(Event("jars", "fetching", min(done, steps), steps))
 
             _run_ivy(java, Path(draft), show, settings)
             for name in missing:
@@ -119,7 +120,7 @@ def _run_ivy(java: Java, target: Path, show: Callable[[int], None], settings: Pa
         assert ivy.stdout is not None
         try:
             for line in ivy.stdout:
-                if "[SUCCESSFUL ]" in line and ".jar" in line:
+                if line.startswith(("\tfound ", "\t[SUCCESSFUL ]")):
                     done += 1
                     show(done)
                 elif any(word in line.lower() for word in _LINES_OF_TROUBLE):
@@ -130,7 +131,8 @@ def _run_ivy(java: Java, target: Path, show: Callable[[int], None], settings: Pa
     if ivy.returncode or "UNRESOLVED" in trouble or "FAILED DOWNLOADS" in trouble:
         raise StackError(
             "The jars could not be fetched: check the network, or name your own repository with "
-            f"stack.ivy-settings. Ivy said:\n{trouble.strip()[-1500:]}"
+            "stack.ivy-settings.",
+            details=trouble.strip()[-1500:],
         )
 
 

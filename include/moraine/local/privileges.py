@@ -18,7 +18,7 @@ from pathlib import Path
 from moraine.local.errors import StackError
 
 _USER = "nobody"
-_CAPABILITIES = ("", "dac_read_search", "dac_override")
+_CAPABILITIES = ("dac_read_search", "dac_override")  # the first is the lesser; Docker drops it
 
 
 def is_root() -> bool:
@@ -38,17 +38,20 @@ def belongs_to_us(path: Path) -> bool:
     return path.lstat().st_uid in owners and not path.is_symlink()
 
 
-def unprivileged(program: Path, folder: Path) -> tuple[str, ...] | None:
-    """What to put before a command so that it does not run as root.
+def unprivileged(binaries: Path, folder: Path) -> tuple[str, ...] | None:
+    """What to put before one of PostgreSQL's commands so that it does not run as root.
 
-    Nothing when we are not root; None when there is no way to reach both the program and the
+    Nothing when we are not root; None when there is no way to reach both the binaries and the
     folder as another user.
     """
     if not is_root():
         return ()
     for prefix in _prefixes():
+        # pg_config looks for itself the way initdb and postgres do, which asks for more than
+        # being allowed to run them.
+        script = 'cd "$1" && "$2"/pg_config --bindir'
         reaches = subprocess.run(
-            [*prefix, "sh", "-c", 'cd "$1" && "$2" --version', "sh", str(folder), str(program)],
+            [*prefix, "sh", "-c", script, "sh", str(folder), str(binaries)],
             capture_output=True,
             check=False,
             cwd="/",
@@ -67,11 +70,16 @@ def _prefixes() -> Iterator[tuple[str, ...]]:
         )
     user = _unprivileged_user()
     identity = (setpriv, f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups")
+    yield *identity, "--inh-caps=-all"
     for capability in _CAPABILITIES:
-        if capability:
-            yield *identity, f"--inh-caps=+{capability}", f"--ambient-caps=+{capability}"
-        else:
-            yield *identity, "--inh-caps=-all"
+        # The secure bit makes access(2), by which PostgreSQL finds its own binaries, respect
+        # the capability. Others than this one do not outlive the exec.
+        yield (
+            *identity,
+            "--securebits=+no_setuid_fixup",
+            f"--inh-caps=-all,+{capability}",
+            f"--ambient-caps=-all,+{capability}",
+        )
 
 
 def _unprivileged_user() -> pwd.struct_passwd:

@@ -6,6 +6,7 @@ environment sees the same catalogs.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -70,8 +71,11 @@ class SparkConnect(Part):
     @property
     def environment(self) -> dict[str, str]:
         """What `spark-submit` and PySpark need to find this Spark and its configuration."""
+        java: dict[str, str] = {}
+        with contextlib.suppress(StackError):  # who only wants the database needs no Java
+            java = {"JAVA_HOME": str(find_java().home)}
         return {
-            "JAVA_HOME": str(find_java().home),
+            **java,
             "SPARK_HOME": str(_spark_home()),
             "SPARK_CONF_DIR": str(self._folder / "conf"),
             "SPARK_LOCAL_IP": LOOPBACK,
@@ -87,7 +91,8 @@ class SparkConnect(Part):
         conf.mkdir(parents=True, exist_ok=True)
         (conf / "spark-defaults.conf").write_text(self.render_defaults())
         (conf / "log4j2.properties").write_text(_LOGGING)
-        # A killed server cannot remove its scratch files.
+
+    def clean(self) -> None:
         shutil.rmtree(self._folder / "local", ignore_errors=True)
         (self._folder / "local").mkdir()
 

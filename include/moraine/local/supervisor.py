@@ -86,7 +86,7 @@ class Supervisor:
         deadline = time.monotonic() + timeout
         while not self.is_running():
             if time.monotonic() > deadline:
-                raise StackError(f"supervisord does not answer:\n{tail(self._log)}")
+                raise StackError("supervisord does not answer.", details=tail(self._log))
             time.sleep(0.05)
 
     def states(self) -> dict[str, ProcessState]:

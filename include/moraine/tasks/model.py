@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any
 from uuid import UUID
 
 
@@ -62,14 +62,6 @@ def may_become(before: Status, after: Status) -> bool:
     return after in TRANSITIONS[before]
 
 
-class _Row:
-    """Records are made of rows that may carry more columns than the record has fields."""
-
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Self:
-        return cls(**{f.name: row[f.name] for f in fields(cls)})  # type: ignore[arg-type]
-
-
 @dataclass(frozen=True, slots=True)
 class NewTask:
     """A task on its way into the ledger."""
@@ -87,7 +79,7 @@ class NewTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Task(_Row):
+class Task:
     """The current state of a task."""
 
     task_id: UUID
@@ -114,6 +106,8 @@ class Task(_Row):
     result_summary: str | None
     result_extended: str | None
     correlation_id: str | None
+    reason: str
+    """Why it is in this state."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "status", Status(self.status))
@@ -124,7 +118,7 @@ class Task(_Row):
 
 
 @dataclass(frozen=True, slots=True)
-class TaskVersion(_Row):
+class TaskVersion:
     """One immutable row of a task's history: what a transition made of it, and why."""
 
     version: int

@@ -12,14 +12,14 @@ WITH added AS (
 ), logged AS (
     INSERT INTO task_history (task_id, version, status, last_status_change_ts, attempt_count,
                               reason)
-    SELECT task_id, version, status, last_status_change_ts, attempt_count, 'submitted' FROM added
+    SELECT task_id, version, status, last_status_change_ts, attempt_count, reason FROM added
 )
 SELECT * FROM added
 
 -- name: pick_oldest
 -- Runnable tasks, oldest first: new ones, due retries, and those whose lease ran out.
 WITH picked AS MATERIALIZED (
-    SELECT task_id, status FROM tasks
+    SELECT task_id FROM tasks
     WHERE runnable_ts <= now()
       AND (%(task_types)s::text[] IS NULL OR task_type = ANY(%(task_types)s::text[]))
     ORDER BY runnable_ts LIMIT %(limit)s
@@ -27,63 +27,66 @@ WITH picked AS MATERIALIZED (
 )
 
 -- name: pick_one
--- This task, if it is runnable.
+-- This task, if it is runnable. Nobody holds a row for long: wait for one that is being written
+-- (a cancel, a last heartbeat) rather than take it for leased.
 WITH picked AS MATERIALIZED (
-    SELECT task_id, status FROM tasks
+    SELECT task_id FROM tasks
     WHERE task_id = %(task_id)s AND runnable_ts <= now()
-    FOR UPDATE SKIP LOCKED
+    FOR UPDATE
 )
 
 -- name: lease_picked
--- The second half of a claim: lease what was picked.
+-- The second half of a claim. An array, not a join: whatever the statistics say, the plan is one
+-- look into the primary key for each task.
 , claimed AS (
     UPDATE tasks SET
         version = version + 1, status = %(status)s, last_status_change_ts = now(),
+        reason = CASE WHEN status = ANY(%(leased)s) THEN %(take_over)s ELSE 'claimed' END,
         attempt_count = attempt_count + 1, next_scheduled_run_ts = NULL, progress = NULL,
         lease_owner = %(owner)s, lease_acquired_ts = now(), lease_expires_ts = now() + %(lease)s,
-        lease_losses = lease_losses + (picked.status = ANY(%(leased)s))::int
-    FROM picked WHERE tasks.task_id = picked.task_id
-    RETURNING tasks.*, picked.status = ANY(%(leased)s) AS was_lost
+        lease_losses = lease_losses + (status = ANY(%(leased)s))::int
+    WHERE task_id = ANY(ARRAY(SELECT task_id FROM picked))
+    RETURNING *
 ), logged AS (
     INSERT INTO task_history (task_id, version, status, last_status_change_ts, attempt_count,
                               reason, lease_owner, lease_acquired_ts)
-    SELECT task_id, version, status, last_status_change_ts, attempt_count,
-           CASE WHEN was_lost THEN 'taken over after a lost lease' ELSE 'claimed' END,
-           lease_owner, lease_acquired_ts
+    SELECT task_id, version, status, last_status_change_ts, attempt_count, reason, lease_owner,
+           lease_acquired_ts
     FROM claimed
 )
 SELECT * FROM claimed
 
--- name: advance
--- Move tasks on, each from the version its writer holds and from a state that allows it.
-WITH wanted AS (
-    SELECT * FROM unnest(%(task_ids)s::uuid[], %(versions)s::integer[], %(results)s::jsonb[])
-        AS given (task_id, held_version, new_result)
-), advanced AS (
+-- name: move
+-- Move tasks on, from the version their writer holds and from a state that allows it.
+WITH moved AS (
     UPDATE tasks SET
         version = version + 1, status = %(status)s, last_status_change_ts = now(),
-        next_scheduled_run_ts = %(next_run)s,
+        reason = %(reason)s, next_scheduled_run_ts = %(next_run)s,
         lease_expires_ts = CASE WHEN %(keeps_lease)s THEN now() + %(lease)s END,
         cancel_requested_ts = CASE WHEN %(restarts)s THEN NULL ELSE cancel_requested_ts END,
         attempt_count = CASE WHEN %(restarts)s THEN 0 ELSE attempt_count END,
-        result = coalesce(new_result, result),
+        result = coalesce(%(result)s, result),
         error_code = %(error_code)s,
         result_summary = coalesce(%(summary)s, result_summary),
         result_extended = %(extended)s
-    FROM wanted
-    WHERE tasks.task_id = wanted.task_id AND version = held_version
+    WHERE task_id = ANY(%(task_ids)b::uuid[]) AND version = %(version)s
       AND status = ANY(%(from_statuses)s)
-    RETURNING tasks.*
+    RETURNING *
 ), logged AS (
     INSERT INTO task_history (task_id, version, status, last_status_change_ts, attempt_count,
                               reason, next_scheduled_run_ts, lease_owner, lease_acquired_ts,
                               error_code, result_summary, result_extended)
-    SELECT task_id, version, status, last_status_change_ts, attempt_count, %(reason)s,
+    SELECT task_id, version, status, last_status_change_ts, attempt_count, reason,
            next_scheduled_run_ts, lease_owner, lease_acquired_ts, error_code, result_summary,
            result_extended
-    FROM advanced
+    FROM moved
 )
-SELECT * FROM advanced
+
+-- name: moved_tasks
+SELECT * FROM moved
+
+-- name: moved_count
+SELECT count(*) AS moved FROM moved
 
 -- name: heartbeat
 -- Extend a lease and report progress; no new version. No row: the lease is lost.

@@ -8,15 +8,19 @@ it is looked up before anything is repeated.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
 import psycopg
 from psycopg.rows import dict_row
-from psycopg.types.json import Json, Jsonb
+from psycopg.types.json import Jsonb, set_json_loads
 from psycopg_pool import ConnectionPool, PoolTimeout
+from pydantic_core import from_json
 
 from moraine.errors import (
     AlreadyInProgress,
@@ -41,12 +45,36 @@ from moraine.tasks.model import (
 log = get_logger(__name__)
 
 _SQL = load_queries("moraine.tasks", "queries.sql")
-for _claim, _pick in {"claim": "pick_oldest", "claim_one": "pick_one"}.items():
-    _SQL[_claim] = _SQL[_pick] + _SQL["lease_picked"]
+for _name, _halves in {
+    "claim": ("pick_oldest", "lease_picked"),
+    "claim_one": ("pick_one", "lease_picked"),
+    "advance": ("move", "moved_tasks"),
+    "advance_many": ("move", "moved_count"),
+}.items():
+    _SQL[_name] = b"\n".join(_SQL[_half] for _half in _halves)
 _LEASED = sorted(LEASED)
+_TAKE_OVER = "taken over after a lost lease"
 _BROKEN = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout)
 _PAUSE = 0.25
 Row = dict[str, Any]
+RowFactory = Callable[[Any], Callable[[Any], Any]]
+Step = tuple[str, RowFactory, Row]
+
+
+def _rows_as(record: type[Task | TaskVersion]) -> RowFactory:
+    """Rows become records. They may carry more columns than a record has fields."""
+    names = [field.name for field in fields(record)]
+
+    def factory(cursor: psycopg.Cursor[Any]) -> Callable[[Any], Any]:
+        columns = [column.name for column in cursor.description or ()]
+        pick = itemgetter(*(columns.index(name) for name in names))
+        return lambda values: record(*pick(values))
+
+    return factory
+
+
+_TASKS = _rows_as(Task)
+_VERSIONS = _rows_as(TaskVersion)
 
 
 def open_pool(url: str, *, size: int = 4, timeout: float = 5.0) -> ConnectionPool[Any]:
@@ -57,12 +85,12 @@ def open_pool(url: str, *, size: int = 4, timeout: float = 5.0) -> ConnectionPoo
         timeout=timeout,
         open=True,
         kwargs={
-            "row_factory": dict_row,
             "autocommit": True,
             "application_name": "moraine",
             "connect_timeout": 5,
         },
         check=ConnectionPool.check_connection,
+        configure=lambda connection: set_json_loads(from_json, connection),
     )
 
 
@@ -83,17 +111,16 @@ class TaskStore:
     # --- Reading ----------------------------------------------------------------------------
 
     def get(self, task_id: UUID) -> Task:
-        rows, _ = self._run("get", task_id=task_id)
-        if not rows:
+        tasks = self._tasks("get", task_id=task_id)
+        if not tasks:
             raise TaskNotFound(f"There is no task {task_id}.")
-        return Task.from_row(rows[0])
+        return tasks[0]
 
     def get_many(self, task_ids: Iterable[UUID]) -> list[Task]:
         return self._tasks("get_many", task_ids=list(task_ids))
 
     def history(self, task_id: UUID) -> list[TaskVersion]:
-        rows, _ = self._run("history", task_id=task_id)
-        return [TaskVersion.from_row(row) for row in rows]
+        return self._run("history", _VERSIONS, task_id=task_id)[0]
 
     def find(self, wanted: TaskFilter, *, limit: int, before: UUID | None = None) -> list[Task]:
         return self._tasks(
@@ -157,32 +184,20 @@ class TaskStore:
         status: Status = Status.ACQUIRING_RESOURCES,
     ) -> Sequence[Task]:
         """Lease the oldest runnable tasks. Work that acquires nothing may claim as RUNNING."""
-        rows, _ = self._run(
-            "claim",
-            owner=owner,
-            status=status,
-            limit=limit,
-            task_types=task_types and [*task_types],
-            lease=self._lease,
-            leased=_LEASED,
-        )
-        return [self._claimed(row) for row in rows]
+        tasks, _ = self._run("claim", _TASKS, **self._claiming(owner, status, limit, task_types))
+        return self._log_take_overs(tasks)
 
     def claim_one(self, task_id: UUID, owner: str) -> Task | None:
         """Lease this task, or None if it is leased by another, not due, or terminal."""
-        rows, broken = self._run(
-            "claim_one",
-            task_id=task_id,
-            owner=owner,
-            status=Status.ACQUIRING_RESOURCES,
-            lease=self._lease,
-            leased=_LEASED,
+        status = Status.ACQUIRING_RESOURCES
+        tasks, broken = self._run(
+            "claim_one", _TASKS, task_id=task_id, **self._leasing(owner, status)
         )
-        if rows:
-            return self._claimed(rows[0])
+        if tasks:
+            return self._log_take_overs(tasks)[0]
         if broken:
             task = self.get(task_id)
-            if task.lease_owner == owner and task.status in LEASED:
+            if task.lease_owner == owner and task.status is status:
                 return task
         return None
 
@@ -204,21 +219,27 @@ class TaskStore:
         extended: str | None = None,
     ) -> Task:
         """Move a task on from the version that the claim holds."""
+        tasks: list[Task]
         try:
-            rows, broken = self._advance(
-                [claim],
-                status,
-                reason,
-                results=[result],
-                next_run=next_run,
-                error_code=error_code,
-                summary=summary,
-                extended=extended,
+            tasks, broken = self._run(
+                "advance",
+                _TASKS,
+                **self._moving(
+                    [claim.task_id],
+                    claim.version,
+                    status,
+                    reason,
+                    result=None if result is None else Jsonb(result),
+                    next_run=next_run,
+                    error_code=error_code,
+                    summary=summary,
+                    extended=extended,
+                ),
             )
         except psycopg.errors.UniqueViolation as error:
             raise self._already_in_progress([self.get(claim.task_id)]) from error
-        if rows:
-            return Task.from_row(rows[0])
+        if tasks:
+            return tasks[0]
         task = self.get(claim.task_id)
         if broken and self._is_ours(task, claim, status, reason):
             return task
@@ -233,8 +254,28 @@ class TaskStore:
 
     def succeed_many(self, claims: Sequence[Claim], summary: str) -> int:
         """Finish a batch of claims at once; those that were lost meanwhile are left alone."""
-        rows, _ = self._advance(claims, Status.SUCCESS, "succeeded", summary=summary)
-        return len(rows)
+        return sum(
+            self._run("advance_many", **moving)[0][0]["moved"]
+            for moving in self._succeeding(claims, summary)
+        )
+
+    def exchange(
+        self,
+        claims: Sequence[Claim],
+        summary: str,
+        owner: str,
+        *,
+        limit: int,
+        task_types: Sequence[str] | None = None,
+    ) -> list[Task]:
+        """Finish a batch and lease the next one, RUNNING, in a single transaction: for workers
+        that go through many small tasks, half the commits of two calls."""
+        steps: list[Step] = [
+            ("advance_many", dict_row, moving) for moving in self._succeeding(claims, summary)
+        ]
+        claiming = self._claiming(owner, Status.RUNNING, limit, task_types)
+        results, _ = self._run_all([*steps, ("claim", _TASKS, claiming)])
+        return self._log_take_overs(results[-1])
 
     def heartbeat(self, claim: Claim, progress: Row | None = None) -> bool:
         """Extend the lease. True: somebody asked to cancel."""
@@ -272,34 +313,47 @@ class TaskStore:
 
     # --- The database -----------------------------------------------------------------------
 
-    def _advance(
-        self,
-        claims: Sequence[Claim],
-        status: Status,
-        reason: str,
-        *,
-        results: Sequence[Row | None] | None = None,
-        next_run: datetime | None = None,
-        error_code: str | None = None,
-        summary: str | None = None,
-        extended: str | None = None,
-    ) -> tuple[Sequence[Row], bool]:
-        return self._run(
-            "advance",
-            task_ids=[claim.task_id for claim in claims],
-            versions=[claim.version for claim in claims],
-            results=[None if r is None else Json(r) for r in results or [None] * len(claims)],
-            status=status,
-            reason=reason,
-            next_run=next_run,
-            keeps_lease=status in LEASED,
-            lease=self._lease,
-            restarts=status is Status.SUBMITTED,
-            error_code=error_code,
-            summary=summary,
-            extended=extended,
-            from_statuses=[before for before, after in TRANSITIONS.items() if status in after],
-        )
+    def _leasing(self, owner: str, status: Status) -> Row:
+        return {
+            "owner": owner,
+            "status": status,
+            "lease": self._lease,
+            "leased": _LEASED,
+            "take_over": _TAKE_OVER,
+        }
+
+    def _claiming(
+        self, owner: str, status: Status, limit: int, task_types: Sequence[str] | None
+    ) -> Row:
+        types = None if task_types is None else list(task_types)
+        return {**self._leasing(owner, status), "limit": limit, "task_types": types}
+
+    def _moving(
+        self, task_ids: Sequence[UUID], version: int, status: Status, reason: str, **outcome: Any
+    ) -> Row:
+        nothing = dict.fromkeys(("result", "next_run", "error_code", "summary", "extended"))
+        return {
+            "task_ids": task_ids,
+            "version": version,
+            "status": status,
+            "reason": reason,
+            "keeps_lease": status in LEASED,
+            "lease": self._lease,
+            "restarts": status is Status.SUBMITTED,
+            "from_statuses": [before for before, after in TRANSITIONS.items() if status in after],
+            **nothing,
+            **outcome,
+        }
+
+    def _succeeding(self, claims: Sequence[Claim], summary: str) -> list[Row]:
+        """One move for each version that is held: there are as many as attempts differ."""
+        by_version = defaultdict(list)
+        for claim in claims:
+            by_version[claim.version].append(claim.task_id)
+        return [
+            self._moving(task_ids, version, Status.SUCCESS, "succeeded", summary=summary)
+            for version, task_ids in by_version.items()
+        ]
 
     def _is_ours(self, task: Task, claim: Claim, status: Status, reason: str) -> bool:
         """Whether the write of a broken connection went through after all."""
@@ -308,19 +362,19 @@ class TaskStore:
             written
             and written[0].status is status
             and written[0].reason == reason
-            and written[0].lease_owner == claim.owner
+            and (written[0].lease_owner or "") == claim.owner
         )
 
-    def _claimed(self, row: Row) -> Task:
-        task = Task.from_row(row)
-        if row["was_lost"]:
-            log.warning(
-                "task.lease.lost",
-                task_id=str(task.task_id),
-                attempt=task.attempt_count,
-                new_owner=task.lease_owner,
-            )
-        return task
+    def _log_take_overs(self, tasks: list[Task]) -> list[Task]:
+        for task in tasks:
+            if task.reason == _TAKE_OVER:
+                log.warning(
+                    "task.lease.lost",
+                    task_id=str(task.task_id),
+                    attempt=task.attempt_count,
+                    new_owner=task.lease_owner,
+                )
+        return tasks
 
     def _already_in_progress(self, tasks: Sequence[NewTask | Task]) -> AlreadyInProgress:
         for task in tasks:
@@ -341,21 +395,40 @@ class TaskStore:
         )
 
     def _tasks(self, name: str, **parameters: Any) -> list[Task]:
-        return [Task.from_row(row) for row in self._run(name, **parameters)[0]]
+        return self._run(name, _TASKS, **parameters)[0]
 
-    def _run(self, name: str, **parameters: Any) -> tuple[list[Row], bool]:
+    def _run(
+        self, name: str, rows: RowFactory = dict_row, /, **parameters: Any
+    ) -> tuple[list[Any], bool]:
         """The rows, and whether an earlier try broke, which may or may not have had its effect."""
+        results, broken = self._run_all([(name, rows, parameters)])
+        return results[0], broken
+
+    def _run_all(self, steps: Sequence[Step]) -> tuple[list[list[Any]], bool]:
+        """Several statements make one transaction and one round trip."""
         give_up_at = time.monotonic() + self._patience
         broken = False
         while True:
             try:
                 with self._pool.connection() as connection:
-                    return connection.execute(_SQL[name], parameters).fetchall(), broken
+                    if len(steps) == 1:
+                        return [_execute(connection, *steps[0]).fetchall()], broken
+                    with connection.pipeline():
+                        cursors = [_execute(connection, *step) for step in steps]
+                    return [cursor.fetchall() for cursor in cursors], broken
             except _BROKEN as error:
+                names = ", ".join(name for name, _, _ in steps)
                 if time.monotonic() >= give_up_at:
                     raise LedgerUnavailable(
                         "The ledger's database does not answer.", details=type(error).__name__
                     ) from error
-                log.warning("ledger.retry", query=name, error=type(error).__name__)
+                log.warning("ledger.retry", query=names, error=type(error).__name__)
                 broken = True
                 time.sleep(_PAUSE)
+
+
+def _execute(
+    connection: psycopg.Connection[Any], name: str, rows: RowFactory, parameters: Row
+) -> psycopg.Cursor[Any]:
+    cursor = connection.cursor(binary=True, row_factory=rows)
+    return cursor.execute(_SQL[name], parameters)

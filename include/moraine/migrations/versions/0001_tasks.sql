@@ -13,6 +13,7 @@ CREATE TABLE tasks (
     subject                text NOT NULL,
     exclusive              boolean NOT NULL DEFAULT false,
     status                 task_status NOT NULL DEFAULT 'SUBMITTED',
+    reason                 text NOT NULL DEFAULT 'submitted',
     received_timestamp     timestamptz NOT NULL DEFAULT now(),
     created_ts             timestamptz NOT NULL DEFAULT now(),
     last_status_change_ts  timestamptz NOT NULL DEFAULT now(),

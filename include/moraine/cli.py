@@ -11,11 +11,13 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from moraine import log
+from moraine.display import follow_progress, history_table, inventory_table
 from moraine.errors import MoraineError
+from moraine.local.commands import app as local_app
+from moraine.local.stack import use_environment_of_running_stack
 
 app = typer.Typer(
     help="Moraine: heavy work for Apache Iceberg catalogs, done once whatever crashes.",
@@ -24,6 +26,7 @@ app = typer.Typer(
 )
 tasks_app = typer.Typer(help="Look at tasks and steer them.", no_args_is_help=True)
 ledger_app = typer.Typer(help="Care for the ledger's database.", no_args_is_help=True)
+app.add_typer(local_app)
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(ledger_app, name="ledger")
 
@@ -45,6 +48,14 @@ def main() -> None:
 
 
 # --- Work -----------------------------------------------------------------------------------
+
+
+@app.command()
+def demo() -> None:
+    """Purge a real table on the embedded stack, from HTTP to Spark and back."""
+    from moraine.local.demo import run
+
+    run(out)
 
 
 @app.command()
@@ -191,7 +202,6 @@ def _settings() -> Any:
     """The settings at hand; those of the embedded stack if nothing else is configured."""
     from pydantic import ValidationError
 
-    from moraine.local.stack import use_environment_of_running_stack
     from moraine.settings import get_settings
 
     if "MORAINE_CONFIG" not in os.environ and not Path("moraine.toml").exists():
@@ -217,26 +227,9 @@ def _print_json(value: Any) -> None:
 
 
 def _follow(client: Any, task_id: str, *, quiet: bool) -> None:
-    """A progress bar until the task is terminal."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("files"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=out, disable=quiet) as progress:
-        bar = progress.add_task("QUEUED", total=None)
+    with follow_progress(out, quiet=quiet) as show:
         for event, data in client.events(task_id):
-            if event == "state":
-                progress.update(bar, description=data["status"])
-            else:
-                progress.update(
-                    bar,
-                    description=data.get("phase") or data["step"],
-                    completed=data["files_done"],
-                    total=data["files_total"],
-                )
+            show(event, data)
 
 
 def _show_outcome(task: dict[str, Any]) -> None:
@@ -253,28 +246,3 @@ def _show_steered(task: dict[str, Any], as_json: bool) -> None:
         _print_json(task)
     else:
         out.print(f"{task['delegation_task_id']} is {task['status']}.")
-
-
-def inventory_table(result: dict[str, Any]) -> Table:
-    """Files and bytes by kind."""
-    shown = Table("files", "number", "bytes")
-    for kind, count in result["by_kind"].items():
-        if count["files"]:
-            shown.add_row(kind.replace("_", " "), f"{count['files']:,}", f"{count['bytes']:,}")
-    shown.add_section()
-    shown.add_row("all", f"{result['files_found']:,}", f"{result['bytes_found']:,}")
-    return shown
-
-
-def history_table(task: dict[str, Any]) -> Table:
-    """A task's history, a row for each version."""
-    shown = Table("version", "state", "at", "attempt", "why")
-    for row in task["history"]:
-        shown.add_row(
-            str(row["version"]),
-            row["ledger_status"],
-            row["at"][11:23],
-            str(row["attempt_count"]),
-            row["reason"] + (f" ({row['error_code']})" if row["error_code"] else ""),
-        )
-    return shown

@@ -126,4 +126,9 @@ class DagRuns:
             raise OrchestratorUnavailable(
                 f"Airflow answered {response.status_code} to {method} {path}."
             )
-        return response.status_code, response.json() if response.content else {}
+        try:
+            return response.status_code, response.json() if response.content else {}
+        except ValueError as error:
+            raise OrchestratorUnavailable(
+                f"What answers at {self._session.url} is not Airflow's API: it sends no JSON."
+            ) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -28,8 +27,6 @@ AIRFLOW = "moraine_airflow"
 
 # A worker waits out a restart of the database; whoever takes over later raises the version.
 _WORKER_PATIENCE = timedelta(minutes=2)
-# Every process that names this session on a Connect server shares its warm Python workers.
-_SHARED_SESSION = uuid.UUID("6d6f7261-696e-4e65-8000-000000000001")
 
 
 @contextmanager
@@ -78,13 +75,19 @@ def dag_runs() -> DagRuns:
 
 
 def spark_session() -> SparkSession:
-    """The shared session of the Connect server behind the connection `moraine_spark`."""
+    """A session of the Connect server behind the connection `moraine_spark`.
+
+    If the connection's extra names a `session_id`, every process shares that one session, and
+    with it the server's warm Python workers.
+    """
     from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 
     from moraine.spark import connect
 
     url = SparkConnectHook(SPARK).get_connection_url()
-    return connect(f"{url};session_id={_SHARED_SESSION}")
+    connection = _connection(SPARK)
+    shared = connection and connection.extra_dejson.get("session_id")
+    return connect(f"{url};session_id={shared}" if shared else url)
 
 
 def spark_is_submitted() -> bool:

@@ -146,7 +146,6 @@ class PurgeSettings(Section):
     """How tables are purged."""
 
     max_files_named: int = Field(100, ge=1, description="Failed paths kept in a task's result")
-    files_per_batch: int = Field(1000, ge=1)
 
 
 class PortSettings(Section):

@@ -20,11 +20,12 @@ from moraine.api.auth import Access, Authenticator
 from moraine.api.context import Context
 from moraine.api.errors import install_error_handlers
 from moraine.api.metrics import LedgerMetrics
+from moraine.api.probe import Probe
 from moraine.dag_runs import AirflowSession, DagRuns
 from moraine.settings import Settings, get_settings
 from moraine.tasks import routes
 from moraine.tasks.feed import TaskFeed
-from moraine.tasks.schemas import TaskPayload
+from moraine.tasks.schemas import CommonPayload, TaskPayload
 from moraine.tasks.service import TaskService
 from moraine.tasks.store import TaskStore, open_pool
 
@@ -42,6 +43,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
+        # A redirect is built from the Host header, which is the caller's.
+        redirect_slashes=False,
     )
     app.state.settings = settings
     app.include_router(routes.router)
@@ -64,7 +67,10 @@ def create_standalone_app(settings: Settings | None = None) -> Starlette:
         async with app.router.lifespan_context(app):
             yield
 
-    return Starlette(routes=[Mount(MOUNT_PATH, app)], lifespan=lifespan)
+    outer = Starlette(routes=[Mount(MOUNT_PATH, app)], lifespan=lifespan)
+    outer.router.redirect_slashes = False
+    install_error_handlers(outer)
+    return outer
 
 
 def openapi_document(app: FastAPI | None = None) -> dict[str, Any]:
@@ -90,7 +96,8 @@ def openapi_document(app: FastAPI | None = None) -> dict[str, Any]:
             for model in operations.OPERATIONS.parameter_models
         ]
     }
-    schemas["CommonPayload"]["properties"]["operation_type"]["enum"] = operations.OPERATIONS.names
+    names = operations.OPERATIONS.names
+    schemas["CommonPayload"]["properties"]["operation_type"]["enum"] = names
     document["components"]["securitySchemes"] = {
         "BearerAuth": {
             "type": "http",
@@ -102,12 +109,36 @@ def openapi_document(app: FastAPI | None = None) -> dict[str, Any]:
     }
     for path, item in document["paths"].items():
         for operation in item.values():
+            if "requestBody" in operation:
+                content = operation["requestBody"]["content"]["application/json"]
+                content["examples"] = _request_examples()
+            for parameter in operation.get("parameters", []):
+                if parameter["name"] == "type":
+                    parameter["schema"]["anyOf"][0]["enum"] = names
             operation["security"] = [] if path.startswith("/health") else [{"BearerAuth": []}]
             # Bad parameters are answered with 400 and the contract's error body.
             operation["responses"].pop("422", None)
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
     return document
+
+
+def _request_examples() -> dict[str, Any]:
+    """One for each operation, from the examples in its models."""
+    known = {operations.OPERATIONS.named(name) for name in operations.OPERATIONS.names}
+    return {
+        operation.task_type: {
+            "value": {
+                "common_payload": {
+                    name: (field.examples or [operation.task_type])[0]
+                    for name, field in CommonPayload.model_fields.items()
+                }
+                | {"operation_type": operation.task_type},
+                "operation_parameters": operation.parameters.model_json_schema()["examples"][0],
+            }
+        }
+        for operation in known
+    }
 
 
 @contextlib.asynccontextmanager
@@ -123,7 +154,11 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             settings=settings,
             service=TaskService(store, dag_runs, operations.OPERATIONS, settings),
             feed=feed,
-            dag_runs=dag_runs,
+            probes={
+                "ledger": Probe("ledger", store.ping),
+                "airflow": Probe("airflow", dag_runs.ping),
+                "notifications": Probe("notifications", feed.check),
+            },
             authenticator=Authenticator(settings.api, operations.purge.OPERATION.dag_id),
             metrics=LedgerMetrics(store, settings.api.metrics_cache_duration.total_seconds()),
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Protocol
 
 import anyio.to_thread
@@ -10,13 +12,21 @@ import jwt
 from fastapi import Request
 from fastapi.security.utils import get_authorization_scheme_param
 
-from moraine.errors import Forbidden, Unauthorized
+from moraine.errors import Forbidden, MoraineError, Unauthorized
 from moraine.log import get_logger
 from moraine.settings import ApiSettings, IssuerSettings
 
 log = get_logger(__name__)
 
 _LEEWAY_SECONDS = 30
+_KEY_SET_TIMEOUT_SECONDS = 5
+
+
+class KeySetUnavailable(MoraineError):
+    """The issuer's keys cannot be had, so nobody's token can be judged; try again later."""
+
+    code = "KEY_SET_UNAVAILABLE"
+    http_status = 503
 
 
 class Access(StrEnum):
@@ -85,14 +95,18 @@ class IssuedTokens:
         self._settings = settings
         if not settings.jwks_url and settings.jwks_file is None:
             raise ValueError("api.jwt.issuer is set: set api.jwt.jwks-url or api.jwt.jwks-file too")
-        self._remote = jwt.PyJWKClient(settings.jwks_url) if settings.jwks_url else None
+        self._remote = (
+            jwt.PyJWKClient(settings.jwks_url, timeout=_KEY_SET_TIMEOUT_SECONDS)
+            if settings.jwks_url
+            else None
+        )
 
     async def check(self, token: str, access: Access, dag_id: str) -> None:
         del access, dag_id  # one scope covers all that callers of this kind do
         claims = await anyio.to_thread.run_sync(self._claims, token)
         scopes = claims.get("scope", claims.get("scp", ""))
-        granted = scopes.split() if isinstance(scopes, str) else list(scopes)
-        if self._settings.scope not in granted:
+        granted = scopes.split() if isinstance(scopes, str) else scopes
+        if not isinstance(granted, list) or self._settings.scope not in granted:
             raise Forbidden(f"The token lacks the scope {self._settings.scope}.")
 
     def _claims(self, token: str) -> dict[str, Any]:
@@ -106,7 +120,10 @@ class IssuedTokens:
                 leeway=_LEEWAY_SECONDS,
                 options={"require": ["exp", "iss", "aud"]},
             )
-        except jwt.PyJWTError as error:
+        except (jwt.PyJWKClientConnectionError, jwt.PyJWKSetError, OSError) as error:
+            log.error("auth.keys.unavailable", reason=type(error).__name__)
+            raise KeySetUnavailable() from None
+        except (jwt.PyJWTError, RecursionError) as error:
             log.info("auth.refused", reason=type(error).__name__)
             raise Unauthorized(f"The token is not valid ({type(error).__name__}).") from None
 
@@ -114,18 +131,27 @@ class IssuedTokens:
         if self._remote is not None:
             return self._remote.get_signing_key_from_jwt(token)
         assert self._settings.jwks_file is not None
-        keys = jwt.PyJWKSet.from_json(self._settings.jwks_file.read_text()).keys
+        file = self._settings.jwks_file
         wanted = jwt.get_unverified_header(token).get("kid")
-        for key in keys:
+        for key in _keys_in(file, file.stat().st_mtime_ns):
             if wanted is None or key.key_id == wanted:
                 return key
         raise jwt.InvalidKeyError("no key of the set has the token's kid")
 
 
+@functools.lru_cache(maxsize=4)
+def _keys_in(file: Path, _changed_at: int) -> list[jwt.PyJWK]:
+    """Parsed once for each version of the file, so keys can be rotated without a restart."""
+    try:
+        return jwt.PyJWKSet.from_json(file.read_text()).keys
+    except ValueError as error:
+        raise jwt.PyJWKSetError(f"{file} is not JSON") from error
+
+
 def _claimed_issuer(token: str) -> str | None:
     try:
         claims = jwt.decode(token, options={"verify_signature": False})
-    except jwt.PyJWTError:
+    except (jwt.PyJWTError, RecursionError):
         return None
     issuer = claims.get("iss")
     return issuer if isinstance(issuer, str) else None

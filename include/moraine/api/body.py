@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+import json
+from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
 
 from moraine.errors import BadRequest, PayloadTooLarge, UnsupportedMediaType, ValidationFailed
 from moraine.validation import explain
@@ -31,19 +33,38 @@ async def read_model(request: Request, model: type[M], max_bytes: int) -> M:
 
 def validate(model: type[M], body: bytes) -> M:
     try:
-        return model.model_validate_json(body)
+        parsed = model.model_validate_json(body)
     except ValidationError as error:
         raise ValidationFailed(explain(error)) from None
+    _refuse_repeated_names(body)
+    return parsed
+
+
+def _refuse_repeated_names(body: bytes) -> None:
+    """Two values for one name: whichever is taken, it may be the wrong table that is purged.
+
+    The parser before this one has bounded the nesting. Numbers are not looked at.
+    """
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        names = [name for name, _ in pairs]
+        if len(set(names)) < len(names):
+            raise BadRequest("The body gives a name twice in one object.")
+
+    json.loads(body, object_pairs_hook=check, parse_int=len, parse_float=len)
 
 
 async def _read_bounded(request: Request, max_bytes: int) -> bytes:
     too_large = PayloadTooLarge(f"The body is larger than {max_bytes} bytes.")
     declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > max_bytes:
+    if declared.isdecimal() and int(declared) > max_bytes:
         raise too_large
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > max_bytes:
-            raise too_large
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > max_bytes:
+                raise too_large
+    except ClientDisconnect:
+        raise BadRequest("The caller hung up before the body was complete.") from None
     return bytes(body)

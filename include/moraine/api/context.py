@@ -13,7 +13,7 @@ from fastapi import Request
 
 from moraine.api.auth import Authenticator
 from moraine.api.metrics import LedgerMetrics
-from moraine.dag_runs import DagRuns
+from moraine.api.probe import Probe
 from moraine.settings import Settings
 from moraine.tasks.feed import TaskFeed
 from moraine.tasks.service import TaskService
@@ -27,7 +27,7 @@ class Context:
     settings: Settings
     service: TaskService
     feed: TaskFeed
-    dag_runs: DagRuns
+    probes: dict[str, Probe]
     authenticator: Authenticator
     metrics: LedgerMetrics
     # Of our own: the host app's threads serve the calls that ours make back to it, so taking

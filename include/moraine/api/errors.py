@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
 from moraine.errors import MoraineError, Unauthorized
@@ -25,7 +26,7 @@ def error_response(
     return JSONResponse(body.model_dump(mode="json", exclude_none=True), http_status, headers)
 
 
-def install_error_handlers(app: FastAPI) -> None:
+def install_error_handlers(app: Starlette) -> None:
     app.add_exception_handler(MoraineError, _moraine_error)
     app.add_exception_handler(RequestValidationError, _invalid_parameters)
     app.add_exception_handler(HTTPException, _http_error)

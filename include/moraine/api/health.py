@@ -2,26 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 from typing import Literal
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
 from moraine.api.auth import Access
-from moraine.errors import MoraineError
+from moraine.api.probe import OK
 from moraine.tasks.routes import Ctx, errors, requires
 
 router = APIRouter(tags=["Operations"])
 
 
+_METRICS = """\
+# HELP moraine_tasks Tasks by type and state
+# TYPE moraine_tasks gauge
+moraine_tasks{status="RUNNING",type="TABLE_PURGE"} 2.0
+"""
+
+
 class Liveness(BaseModel):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"status": "alive"}]},
+        json_schema_serialization_defaults_required=True,
+    )
+
     status: Literal["alive"] = "alive"
 
 
 class Readiness(BaseModel):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "status": "not ready",
+                    "dependencies": {
+                        "ledger": "LEDGER_UNAVAILABLE",
+                        "airflow": "ok",
+                        "notifications": "ok",
+                    },
+                }
+            ]
+        }
+    )
+
     status: Literal["ready", "not ready"]
-    dependencies: dict[str, str]
+    dependencies: dict[str, str] = Field(description="`ok`, or the code of what is wrong")
 
 
 @router.get("/health/live", operation_id="live", summary="The process answers")
@@ -36,13 +63,9 @@ async def live() -> Liveness:
     responses={503: {"model": Readiness, "description": "A dependency does not answer."}},
 )
 async def ready(context: Ctx, response: Response) -> Readiness:
-    checks: dict[str, Callable[[], None]] = {
-        "ledger": context.service.store.ping,
-        "airflow": context.dag_runs.ping,
-        "notifications": context.feed.check,
-    }
-    found = {name: await context.in_thread(_try, check) for name, check in checks.items()}
-    all_well = all(answer == "ok" for answer in found.values())
+    answers = await asyncio.gather(*(probe.answer() for probe in context.probes.values()))
+    found = dict(zip(context.probes, answers, strict=True))
+    all_well = all(answer == OK for answer in answers)
     response.status_code = 200 if all_well else 503
     return Readiness(status="ready" if all_well else "not ready", dependencies=found)
 
@@ -53,7 +76,7 @@ async def ready(context: Ctx, response: Response) -> Readiness:
     summary="Prometheus metrics",
     response_class=Response,
     responses={
-        200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+        200: {"content": {"text/plain": {"schema": {"type": "string"}, "example": _METRICS}}},
         **errors(401, 403, 503),
     },
     dependencies=[requires(Access.READ)],
@@ -61,11 +84,3 @@ async def ready(context: Ctx, response: Response) -> Readiness:
 async def metrics(context: Ctx) -> Response:
     text = await context.in_thread(context.metrics.render)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-def _try(check: Callable[[], None]) -> str:
-    try:
-        check()
-    except MoraineError as error:
-        return str(error)
-    return "ok"

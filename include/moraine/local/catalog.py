@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from moraine.local.classes import Classes
+from moraine.local.files import file_uri
 from moraine.local.jars import Jars
 from moraine.local.java import find_java
 from moraine.local.part import LOOPBACK, Command, Part, Report
@@ -62,7 +63,7 @@ class RestCatalog(Part):
                 "CATALOG_CLIENTS": "1",  # SQLite has one writer
                 "CATALOG_JDBC_SCHEMA__VERSION": "V1",
                 "CATALOG_JDBC_STRICT__MODE": "true",
-                "CATALOG_WAREHOUSE": self.warehouse.as_uri(),
+                "CATALOG_WAREHOUSE": file_uri(self.warehouse),
                 "CATALOG_IO__IMPL": "org.apache.iceberg.hadoop.HadoopFileIO",
                 "CATALOG_REST_PORT": str(self._settings.ports.catalog),
             },

@@ -10,6 +10,11 @@ from pathlib import Path
 from typing import Any
 
 
+def file_uri(path: Path) -> str:
+    """Hadoop and Moraine take the path as it is: an encoded space would be a percent sign."""
+    return f"file://{path}"
+
+
 def render_settings(own: Mapping[str, Any], beneath: Path | None = None) -> str:
     """The stack's `moraine.toml`: what it knows about itself, over the user's own file."""
     given = tomllib.loads(beneath.read_text()) if beneath and beneath.exists() else {}

@@ -24,7 +24,8 @@ def write_orders(spark: SparkSession, table: str, *, snapshots: int = 3) -> None
         spark.sql(
             f"""
             INSERT INTO {table}
-            SELECT id, concat('customer ', id % 7), id * 1.25, date_add(DATE'2026-01-01', CAST(id % 4 AS INT))
+            SELECT id, concat('customer ', id % 7), id * 1.25,
+                   date_add(DATE'2026-01-01', CAST(id % 4 AS INT))
             FROM range({number * 1000}, {number * 1000 + 1000})
             """  # noqa: S608 - the caller's own table
         )
@@ -33,14 +34,17 @@ def write_orders(spark: SparkSession, table: str, *, snapshots: int = 3) -> None
 
 
 def write_many_files(spark: SparkSession, table: str, files: int) -> None:
-    """A table of about so many small data files, in one snapshot."""
+    """A table of so many small data files, in one snapshot.
+
+    The rows come in the order of the partitions, so that one file is open at a time.
+    """
     namespace = table.rsplit(".", 1)[0]
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
     spark.sql(
         f"""
         CREATE TABLE {table} (id BIGINT, part INT) USING iceberg PARTITIONED BY (part)
         TBLPROPERTIES ('format-version' = '2', 'write.distribution-mode' = 'none',
-                       'write.spark.fanout.enabled' = 'true')
+                       'write.spark.fanout.enabled' = 'false')
         """
     )
     spark.range(files).selectExpr("id", "CAST(id AS INT) AS part").coalesce(2).writeTo(

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from moraine.local.classes import Classes
 from moraine.local.errors import StackError
+from moraine.local.files import file_uri
 from moraine.local.jars import Jars
 from moraine.local.java import find_java
 from moraine.local.part import LOOPBACK, Command, Part, Report
@@ -139,7 +140,7 @@ class SparkConnect(Part):
             "spark.executor.extraClassPath": class_path,
             "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:-UsePerfData",
             "spark.local.dir": str(self._folder / "local"),
-            "spark.sql.warehouse.dir": (self._folder / "warehouse").as_uri(),
+            "spark.sql.warehouse.dir": file_uri(self._folder / "warehouse"),
             "spark.sql.catalogImplementation": "in-memory",
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": "4",

@@ -27,7 +27,7 @@ from moraine.local.airflow import ADMIN, COMPONENTS, Airflow
 from moraine.local.catalog import RestCatalog
 from moraine.local.classes import Classes
 from moraine.local.errors import StackError
-from moraine.local.files import render_environment, render_settings
+from moraine.local.files import file_uri, render_environment, render_settings
 from moraine.local.jars import Jars
 from moraine.local.java import find_java
 from moraine.local.part import Part, Report, silent
@@ -115,6 +115,9 @@ class Stack:
         self.home.mkdir(parents=True, exist_ok=True)
         with self._lock():
             self._require_disk()
+            fresh = not self.supervisor.is_running()
+            if fresh:
+                end_processes(self._processes())  # of a supervisord that was killed
             before = self._running()
             for name in wanted:
                 if name not in before:
@@ -123,9 +126,7 @@ class Stack:
             # Settings given by variables reach the Dags as well.
             given = {k: v for k, v in os.environ.items() if k.startswith("MORAINE_")}
             self.airflow.extra = {**given, **self.environment(), **(extra_env or {})}
-            fresh = not self.supervisor.is_running()
             if fresh:
-                end_processes(self._processes())
                 self.supervisor.start(self.parts.values(), inherited_environment())
             try:
                 self._startup().run([self.parts[name] for name in wanted], on_event)
@@ -279,7 +280,7 @@ class Stack:
             (self.home / folder).mkdir(exist_ok=True)
         own = {
             "realm": "demo",
-            "workspace": (self.home / "workspace").as_uri(),
+            "workspace": file_uri(self.home / "workspace"),
             "airflow": {"url": self.airflow.url, "username": ADMIN},
             "catalogs": {"demo": {"uri": self.catalog.url}},
             "delegation": {"task": {"lease": {"lost-timeout-duration": "30s"}}},
@@ -310,7 +311,7 @@ class Stack:
         for name in doomed - clients:
             self.supervisor.stop_part(name)
         if names is None:
-            self.supervisor.shut_down()
+            self.supervisor.end()
             end_processes(self._processes())
             if left := self._processes():
                 pids = ", ".join(str(process.pid) for process in left)

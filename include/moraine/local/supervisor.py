@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,7 +29,8 @@ from moraine.local.vault import write_private
 
 # A Unix socket's path may have 107 characters; supervisord first makes it with a suffix.
 _LONGEST_SOCKET_PATH = 90
-_NO_SUCH_STATE = {70, 60}  # supervisor's NOT_RUNNING and ALREADY_STARTED faults
+_USER = "moraine"
+_ALREADY_SO = {60, 70}  # supervisord's faults ALREADY_STARTED and NOT_RUNNING
 
 
 @dataclass(frozen=True)
@@ -69,9 +72,8 @@ class Supervisor:
 
     def start(self, parts: Iterable[Part], env: dict[str, str], timeout: float = 15) -> None:
         """Start supervisord with all parts known to it and none running."""
-        for folder in (self._run, self._log.parent):
-            folder.mkdir(parents=True, exist_ok=True)
-        write_private(self._config, render_config(self, parts))
+        self._make_folders()
+        write_private(self._config, self.render_config(parts))
         started = subprocess.run(
             [sys.executable, "-m", "supervisor.supervisord", "-c", str(self._config)],
             env={**env, MARK: str(self._home)},
@@ -106,16 +108,19 @@ class Supervisor:
     def stop_part(self, name: str) -> None:
         self._change("supervisor.stopProcess", name, True)
 
-    def shut_down(self, timeout: float = 60) -> None:
-        """End supervisord and with it every process it still runs."""
-        pid = self.pid
-        if pid is None:
-            return
-        try:
-            self._call("supervisor.shutdown")
-        except (OSError, xmlrpc.client.Error):
-            return
-        wait_gone(pid, timeout)
+    def end(self) -> None:
+        """End supervisord itself, after its parts were stopped.
+
+        Its own shutdown takes seconds to notice that nothing is left to wait for.
+        """
+        if pid := self.pid:
+            os.kill(pid, signal.SIGKILL)
+            wait_gone(pid, timeout=10)
+        self._pidfile.unlink(missing_ok=True)
+        self.socket.unlink(missing_ok=True)
+        if self.socket.parent != self._run:
+            with contextlib.suppress(FileNotFoundError):
+                self.socket.parent.rmdir()
 
     def spec(self, name: str) -> Path:
         """The private file a part's command and environment are read from at every start."""
@@ -131,53 +136,23 @@ class Supervisor:
             return path
         name = hashlib.sha256(os.fsencode(self._home)).hexdigest()[:12]
         folder = Path(tempfile.gettempdir()) / f"moraine-{os.geteuid()}-{name}"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if not belongs_to_us(folder):
-            raise StackError(f"{folder} belongs to somebody else: remove it.")
         return folder / "supervisor.sock"
 
-    def config_values(self) -> dict[str, str]:
-        return {
-            "socket": str(self.socket),
-            "password": self._password,
-            "log": str(self._log),
-            "pidfile": str(self._pidfile),
-            "run": str(self._run),
-        }
-
-    def _change(self, method: str, name: str, wait: bool) -> None:
-        try:
-            self._call(method, name, wait)
-        except xmlrpc.client.Fault as fault:
-            if fault.faultCode not in _NO_SUCH_STATE:
-                raise StackError(f"supervisord refused: {fault.faultString}") from fault
-
-    def _call(self, method: str, *arguments: Any) -> Any:
-        # A connection for each call: threads share this object, and connections are cheap here.
-        transport = SupervisorTransport("moraine", self._password, f"unix://{self.socket}")
-        with xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport) as server:
-            call = cast(Any, server)
-            for name in method.split("."):
-                call = getattr(call, name)
-            return call(*arguments)
-
-
-def render_config(supervisor: Supervisor, parts: Iterable[Part]) -> str:
-    values = {name: _escaped(value) for name, value in supervisor.config_values().items()}
-    sections = [
-        f"""\
+    def render_config(self, parts: Iterable[Part]) -> str:
+        sections = [
+            f"""\
 [unix_http_server]
-file={values["socket"]}
+file={_escaped(self.socket)}
 chmod=0600
-username=moraine
-password={values["password"]}
+username={_USER}
+password={self._password}
 
 [supervisord]
-logfile={values["log"]}
+logfile={_escaped(self._log)}
 logfile_maxbytes=5MB
 logfile_backups=1
-pidfile={values["pidfile"]}
-childlogdir={values["run"]}
+pidfile={_escaped(self._pidfile)}
+childlogdir={_escaped(self._run)}
 identifier=moraine
 umask=022
 {"user=root" if is_root() else ""}
@@ -185,12 +160,12 @@ umask=022
 [rpcinterface:supervisor]
 supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface
 """
-    ]
-    for part in parts:
-        command = [sys.executable, "-I", launch.__file__, str(supervisor.spec(part.name))]
-        group = str(part.signal_group).lower()
-        sections.append(
-            f"""\
+        ]
+        for part in parts:
+            command = [sys.executable, "-I", launch.__file__, str(self.spec(part.name))]
+            group = str(part.signal_group).lower()
+            sections.append(
+                f"""\
 [program:{part.name}]
 command={_escaped(shlex.join(command))}
 autostart=false
@@ -202,13 +177,37 @@ stopwaitsecs={part.stop_seconds}
 stopasgroup={group}
 killasgroup={group}
 redirect_stderr=true
-stdout_logfile={_escaped(str(supervisor.log(part.name)))}
+stdout_logfile={_escaped(_escaped(self.log(part.name)))}
 stdout_logfile_maxbytes=10MB
 stdout_logfile_backups=2
 """
-        )
-    return "\n".join(sections)
+            )
+        return "\n".join(sections)
+
+    def _make_folders(self) -> None:
+        for folder in (self._run, self._log.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.socket.parent.mkdir(mode=0o700, exist_ok=True)
+        if not belongs_to_us(self.socket.parent):
+            raise StackError(f"{self.socket.parent} belongs to somebody else: remove it.")
+
+    def _change(self, method: str, name: str, wait: bool) -> None:
+        try:
+            self._call(method, name, wait)
+        except xmlrpc.client.Fault as fault:
+            if fault.faultCode not in _ALREADY_SO:
+                raise StackError(f"supervisord refused: {fault.faultString}") from fault
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        # A connection for each call: threads share this object, and connections are cheap here.
+        transport = SupervisorTransport(_USER, self._password, f"unix://{self.socket}")
+        with xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport) as server:
+            call = cast(Any, server)
+            for name in method.split("."):
+                call = getattr(call, name)
+            return call(*arguments)
 
 
-def _escaped(value: str) -> str:
-    return value.replace("%", "%%")
+def _escaped(value: str | Path) -> str:
+    """supervisord expands `%(…)s` in every value, and in a program's log file twice."""
+    return str(value).replace("%", "%%")

@@ -1,3 +1,6 @@
+-- store.py fills in {task} and {version}, the columns of those records, {leased}, the leased
+-- states, and {take_over}; and it chains the blocks that are but a common table expression.
+
 -- name: insert
 -- Write new tasks and the first version of each.
 WITH added AS (
@@ -14,51 +17,51 @@ WITH added AS (
                               reason)
     SELECT task_id, version, status, last_status_change_ts, attempt_count, reason FROM added
 )
-SELECT * FROM added
+SELECT {task} FROM added
 
 -- name: pick_oldest
--- Runnable tasks, oldest first: new ones, due retries, and those whose lease ran out.
-WITH picked AS MATERIALIZED (
+-- Runnable tasks, oldest first: new ones, due retries, and those whose lease ran out. The limit is
+-- a subquery so that one plan fits every limit, and is made once.
+picked AS MATERIALIZED (
     SELECT task_id FROM tasks
     WHERE runnable_ts <= now()
-      AND (%(task_types)s::text[] IS NULL OR task_type = ANY(%(task_types)s::text[]))
-    ORDER BY runnable_ts LIMIT %(limit)s
+      AND (%(task_types)s::text[] IS NULL OR task_type = ANY(%(task_types)s))
+    ORDER BY runnable_ts LIMIT (SELECT %(limit)s::int)
     FOR UPDATE SKIP LOCKED
 )
 
 -- name: pick_one
 -- This task, if it is runnable. Nobody holds a row for long: wait for one that is being written
 -- (a cancel, a last heartbeat) rather than take it for leased.
-WITH picked AS MATERIALIZED (
+picked AS MATERIALIZED (
     SELECT task_id FROM tasks
     WHERE task_id = %(task_id)s AND runnable_ts <= now()
     FOR UPDATE
 )
 
--- name: lease_picked
--- The second half of a claim. An array, not a join: whatever the statistics say, the plan is one
--- look into the primary key for each task.
-, claimed AS (
+-- name: lease
+-- Lease what was picked. An array, not a join: whatever the statistics say, the plan is one look
+-- into the primary key for each task.
+claimed AS (
     UPDATE tasks SET
-        version = version + 1, status = %(status)s, last_status_change_ts = now(),
-        reason = CASE WHEN status = ANY(%(leased)s) THEN %(take_over)s ELSE 'claimed' END,
+        version = version + 1, status = %(lease_status)s, last_status_change_ts = now(),
+        reason = CASE WHEN status IN ({leased}) THEN {take_over} ELSE 'claimed' END,
         attempt_count = attempt_count + 1, next_scheduled_run_ts = NULL, progress = NULL,
         lease_owner = %(owner)s, lease_acquired_ts = now(), lease_expires_ts = now() + %(lease)s,
-        lease_losses = lease_losses + (status = ANY(%(leased)s))::int
+        lease_losses = lease_losses + (status IN ({leased}))::int
     WHERE task_id = ANY(ARRAY(SELECT task_id FROM picked))
     RETURNING *
-), logged AS (
+), claims_logged AS (
     INSERT INTO task_history (task_id, version, status, last_status_change_ts, attempt_count,
                               reason, lease_owner, lease_acquired_ts)
     SELECT task_id, version, status, last_status_change_ts, attempt_count, reason, lease_owner,
            lease_acquired_ts
     FROM claimed
 )
-SELECT * FROM claimed
 
 -- name: move
 -- Move tasks on, from the version their writer holds and from a state that allows it.
-WITH moved AS (
+moved AS (
     UPDATE tasks SET
         version = version + 1, status = %(status)s, last_status_change_ts = now(),
         reason = %(reason)s, next_scheduled_run_ts = %(next_run)s,
@@ -72,7 +75,7 @@ WITH moved AS (
     WHERE task_id = ANY(%(task_ids)b::uuid[]) AND version = %(version)s
       AND status = ANY(%(from_statuses)s)
     RETURNING *
-), logged AS (
+), moves_logged AS (
     INSERT INTO task_history (task_id, version, status, last_status_change_ts, attempt_count,
                               reason, next_scheduled_run_ts, lease_owner, lease_acquired_ts,
                               error_code, result_summary, result_extended)
@@ -82,8 +85,11 @@ WITH moved AS (
     FROM moved
 )
 
+-- name: claimed_tasks
+SELECT {task} FROM claimed
+
 -- name: moved_tasks
-SELECT * FROM moved
+SELECT {task} FROM moved
 
 -- name: moved_count
 SELECT count(*) AS moved FROM moved
@@ -93,7 +99,7 @@ SELECT count(*) AS moved FROM moved
 WITH beaten AS (
     UPDATE tasks SET lease_expires_ts = now() + %(lease)s,
                      progress = coalesce(%(progress)s, progress)
-    WHERE task_id = %(task_id)s AND version = %(version)s AND status = ANY(%(leased)s)
+    WHERE task_id = %(task_id)s AND version = %(version)s AND status IN ({leased})
     RETURNING task_id, cancel_requested_ts IS NOT NULL AS cancel_requested
 )
 SELECT cancel_requested,
@@ -103,23 +109,23 @@ FROM beaten
 -- name: checkpoint
 -- Remember how far an attempt came, for itself and for the next one.
 UPDATE tasks SET checkpoint = checkpoint || %(patch)s
-WHERE task_id = %(task_id)s AND version = %(version)s AND status = ANY(%(leased)s)
+WHERE task_id = %(task_id)s AND version = %(version)s AND status IN ({leased})
 RETURNING task_id
 
 -- name: request_cancel
 -- Ask the worker that holds the task to stop at its next heartbeat.
 UPDATE tasks SET cancel_requested_ts = coalesce(cancel_requested_ts, now())
-WHERE task_id = %(task_id)s AND status = ANY(%(leased)s)
-RETURNING *
+WHERE task_id = %(task_id)s AND status IN ({leased})
+RETURNING {task}
 
 -- name: get
-SELECT * FROM tasks WHERE task_id = %(task_id)s
+SELECT {task} FROM tasks WHERE task_id = %(task_id)s
 
 -- name: get_many
-SELECT * FROM tasks WHERE task_id = ANY(%(task_ids)s)
+SELECT {task} FROM tasks WHERE task_id = ANY(%(task_ids)b)
 
 -- name: history
-SELECT * FROM task_history WHERE task_id = %(task_id)s ORDER BY version
+SELECT {version} FROM task_history WHERE task_id = %(task_id)s ORDER BY version
 
 -- name: find_exclusive
 SELECT task_id FROM tasks
@@ -128,11 +134,11 @@ WHERE realm_id = %(realm_id)s AND task_type = %(task_type)s AND subject = %(subj
 
 -- name: due
 -- What should be at work but is not, oldest first.
-SELECT * FROM tasks WHERE runnable_ts <= now() ORDER BY runnable_ts LIMIT %(limit)s
+SELECT {task} FROM tasks WHERE runnable_ts <= now() ORDER BY runnable_ts LIMIT %(limit)s
 
 -- name: find
 -- Newest first. Task ids are UUIDv7, so their order is the order of arrival.
-SELECT * FROM tasks
+SELECT {task} FROM tasks
 WHERE (%(before)s::uuid IS NULL OR task_id < %(before)s)
   AND (%(status)s::text IS NULL OR status = %(status)s)
   AND (%(task_type)s::text IS NULL OR task_type = %(task_type)s)

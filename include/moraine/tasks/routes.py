@@ -7,18 +7,25 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, BackgroundTasks, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from pydantic import AwareDatetime, ValidationError
+from pydantic import AwareDatetime, Field, ValidationError
 
 from moraine.api.auth import Access
 from moraine.api.body import read_model
 from moraine.api.context import Context, context_of
 from moraine.api.errors import error_response
-from moraine.errors import SyncWaitExceeded, ValidationFailed, http_status_of
+from moraine.errors import (
+    LedgerUnavailable,
+    SyncWaitExceeded,
+    TaskNotFound,
+    ValidationFailed,
+    http_status_of,
+)
+from moraine.log import get_logger
 from moraine.tasks.feed import Subscription
-from moraine.tasks.model import Status, Task, TaskFilter
+from moraine.tasks.model import Status, Task, TaskFilter, TaskVersion
 from moraine.tasks.schemas import (
     ErrorResponse,
     ExecutionResult,
@@ -33,8 +40,20 @@ from moraine.tasks.schemas import (
 from moraine.tasks.service import Submission
 from moraine.validation import explain
 
-_KEEP_ALIVE_SECONDS = 15.0
+log = get_logger(__name__)
+
 _MOST_PER_PAGE = 500
+_LATEST_VERSION = 2**31 - 1
+_STATUS_NAMES = Field(json_schema_extra={"enum": list[Any](Status.names())})
+_EVENTS = """\
+event: state
+data: {"version": 1, "status": "QUEUED", "ledger_status": "SUBMITTED", "reason": "submitted"}
+id: 1
+
+event: progress
+data: {"step": "delete", "files_done": 20, "files_total": 42}
+
+"""
 
 Ctx = Annotated[Context, Depends(context_of)]
 
@@ -48,20 +67,64 @@ def requires(access: Access) -> Any:
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The error responses of a route, for the OpenAPI document."""
-    return {status: {"model": ErrorResponse, "description": _WORDS[status]} for status in statuses}
+    return {
+        status: {
+            "model": ErrorResponse,
+            "description": words,
+            "content": {"application/json": {"example": {"error_code": code, "message": message}}},
+        }
+        for status, (words, code, message) in _ERRORS.items()
+        if status in statuses
+    }
 
 
-_WORDS = {
-    400: "The request is malformed; the message names the field.",
-    401: "The request has no valid bearer token.",
-    403: "The caller may not do this, or names another realm.",
-    404: "There is no such task.",
-    409: "The request does not fit the current state of the table or the task.",
-    413: "The body is larger than api.max-body-bytes.",
-    415: "The body is not application/json in UTF-8.",
-    500: "The task failed for good, or takes longer than a request may wait.",
-    502: "The catalog, the storage or Spark did not do its part.",
-    503: "The ledger does not answer.",
+_ERRORS = {
+    400: (
+        "The request is malformed; the message names the field.",
+        "VALIDATION_FAILED",
+        "operation_parameters.table_identity.table_name: Field required",
+    ),
+    401: (
+        "The request has no valid bearer token.",
+        "UNAUTHORIZED",
+        "Send a valid bearer token in the Authorization header.",
+    ),
+    403: (
+        "The caller may not do this, or names another realm.",
+        "REALM_MISMATCH",
+        "This deployment serves realm 'demo', not 'prod'.",
+    ),
+    404: ("There is no such task.", "TASK_NOT_FOUND", "No task has that id."),
+    409: (
+        "The request does not fit the current state of the table or the task.",
+        "TABLE_NOT_FOUND",
+        "The catalog has no such table.",
+    ),
+    413: (
+        "The body is larger than api.max-body-bytes.",
+        "PAYLOAD_TOO_LARGE",
+        "The body is larger than 1048576 bytes.",
+    ),
+    415: (
+        "The body is not application/json in UTF-8.",
+        "UNSUPPORTED_MEDIA_TYPE",
+        "Send the body as application/json.",
+    ),
+    500: (
+        "The task failed for good, or takes longer than a request may wait.",
+        "SYNC_WAIT_EXCEEDED",
+        "The task is not done after 3600 s. It goes on; ask for it by its id.",
+    ),
+    502: (
+        "The catalog, the storage or Spark did not do its part.",
+        "CREDENTIAL_VENDING_FAILED",
+        "The catalog did not answer, so no credentials could be had for the table.",
+    ),
+    503: (
+        "The ledger, or the key set of the token's issuer, cannot be reached.",
+        "LEDGER_UNAVAILABLE",
+        "The ledger's database does not answer.",
+    ),
 }
 
 _BODY = {
@@ -129,15 +192,28 @@ async def execute_synchronously(submission: Body, context: Ctx) -> Any:
     summary="Submit a task and return at once",
     status_code=202,
     response_model=TaskAcceptedResponse,
-    responses=errors(400, 401, 403, 409, 413, 415, 503),
+    responses={
+        202: {
+            "headers": {
+                "Location": {"description": "`status_query_url`", "schema": {"type": "string"}}
+            }
+        },
+        **errors(400, 401, 403, 409, 413, 415, 503),
+    },
     openapi_extra=_BODY,
     dependencies=[executing],
 )
 async def submit(
-    submission: Body, context: Ctx, request: Request, response: Response
+    submission: Body,
+    context: Ctx,
+    request: Request,
+    response: Response,
+    afterwards: BackgroundTasks,
 ) -> TaskAcceptedResponse:
     """The task is in the ledger when this answers; its state is at `status_query_url`."""
-    task = await context.in_thread(context.service.submit, submission)
+    task = await context.in_thread(context.service.admit, submission)
+    # The answer does not wait for Airflow: the task is safe, and a sweep would start it too.
+    afterwards.add_task(context.in_thread, context.service.launch, task)
     url = f"{request.scope.get('root_path', '')}/v1/tasks/{task.task_id}"
     response.headers["Location"] = url
     return TaskAcceptedResponse(delegation_task_id=task.task_id, status_query_url=url)
@@ -152,13 +228,22 @@ async def submit(
 )
 async def list_tasks(
     context: Ctx,
-    status: Annotated[str | None, Query(description="As on the wire or in the ledger")] = None,
-    type: Annotated[str | None, Query(description="TABLE_PURGE")] = None,
-    table: Annotated[str | None, Query(description="catalog.namespace.table")] = None,
-    realm: str | None = None,
-    parent_id: UUID | None = None,
-    received_from: AwareDatetime | None = None,
-    received_until: AwareDatetime | None = None,
+    status: Annotated[
+        Annotated[str, _STATUS_NAMES] | None,
+        Query(description="The state, as it is called on the wire or in the ledger"),
+    ] = None,
+    type: Annotated[str | None, Query(description="The operation, by any of its names")] = None,
+    table: Annotated[
+        str | None, Query(description="The whole name: catalog.namespace.table")
+    ] = None,
+    realm: Annotated[str | None, Query(description="The realm")] = None,
+    parent_id: Annotated[UUID | None, Query(description="Only sub-tasks of this task")] = None,
+    received_from: Annotated[
+        AwareDatetime | None, Query(description="Received at this time or later")
+    ] = None,
+    received_until: Annotated[
+        AwareDatetime | None, Query(description="Received before this time")
+    ] = None,
     limit: Annotated[int, Query(ge=1, le=_MOST_PER_PAGE)] = 50,
     cursor: Annotated[UUID | None, Query(description="`next_cursor` of the page before")] = None,
 ) -> TaskPage:
@@ -231,34 +316,48 @@ async def existing_task(task_id: UUID, context: Ctx) -> Task:
     operation_id="streamTaskEvents",
     summary="State changes and progress as server-sent events, until the task is terminal",
     response_class=EventSourceResponse,
-    responses=errors(400, 401, 403, 404, 503),
+    responses={
+        200: {"content": {"text/event-stream": {"example": _EVENTS}}},
+        **errors(400, 401, 403, 404, 503),
+    },
     dependencies=[reading],
 )
 async def stream_events(
-    task: Annotated[Task, Depends(existing_task)], context: Ctx
+    task: Annotated[Task, Depends(existing_task)],
+    context: Ctx,
+    last_event_id: Annotated[
+        int,
+        Header(ge=0, le=_LATEST_VERSION, description="The last version seen, on a reconnect"),
+    ] = 0,
 ) -> AsyncIterator[ServerSentEvent]:
-    """`state` events carry one row of the history each, from the first on; `progress` events
-    carry how far the attempt is."""
-    store, told, shown = context.service.store, 0, None
+    """`state` events carry one row of the history each, from the first on or from the one after
+    `Last-Event-ID`; `progress` events carry how far the attempt is."""
+    store, told, shown = context.service.store, last_event_id, None
     with context.feed.subscribe(task.task_id) as subscription:
-        # What happened between the look-up and the subscription is in here.
-        current: Task | None = await context.in_thread(store.get, task.task_id)
-        while True:
-            if current is not None and current.version > told:
-                for row in await context.in_thread(store.history, task.task_id):
-                    if row.version > told:
-                        told = row.version
-                        yield ServerSentEvent(
-                            event="state", id=str(row.version), data=VersionRecord.of(row)
-                        )
-            if current is not None and current.progress and current.progress != shown:
-                shown = current.progress
-                yield ServerSentEvent(event="progress", data=shown)
-            if current is not None and current.status.terminal:
-                return
-            current = await subscription.next(_KEEP_ALIVE_SECONDS)
-            if current is None:
-                yield ServerSentEvent(comment="still here")
+        try:
+            # What happened between the look-up and the subscription is in here.
+            current: Task | None = await context.in_thread(store.get, task.task_id)
+            while current is not None:
+                if current.version > told:
+                    for row in await context.in_thread(store.history, task.task_id):
+                        if row.version > told:
+                            told = row.version
+                            yield _state_event(row)
+                if current.progress and current.progress != shown:
+                    shown = current.progress
+                    yield ServerSentEvent(event="progress", data=shown)
+                if current.status.terminal:
+                    return
+                current = await subscription.next()
+        except (LedgerUnavailable, TaskNotFound) as error:
+            # The status line is out. An end before the terminal state makes the caller reconnect.
+            log.warning("events.cut", task_id=str(task.task_id), error=error.code)
+
+
+def _state_event(row: TaskVersion) -> ServerSentEvent:
+    # As a dict, because that is written in ASCII: a line separator in a text would end the line.
+    data = VersionRecord.of(row).model_dump(mode="json")
+    return ServerSentEvent(event="state", id=str(row.version), data=data)
 
 
 async def _wait_until_terminal(subscription: Subscription, limit: float) -> Task | None:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import uuid6
 
-from moraine.errors import MoraineError, RealmMismatch, TaskConflict
+from moraine.errors import LeaseLost, MoraineError, RealmMismatch, TaskConflict
 from moraine.log import get_logger
 from moraine.settings import Settings
 from moraine.storage.files import remove_folder, task_folder
@@ -93,23 +93,33 @@ class TaskService:
         if task.status in LEASED:
             asked = self.store.request_cancel(task_id)
             return asked or self.cancel(task_id)
-        return self.store.advance(
-            Claim(task_id, task.version, task.lease_owner or ""),
-            Status.FAILURE,
-            "cancelled",
-            error_code="CANCELLED",
-            summary="Cancelled on request, before any attempt was under way.",
-        )
+        try:
+            return self.store.advance(
+                Claim(task_id, task.version, task.lease_owner or ""),
+                Status.FAILURE,
+                "cancelled",
+                error_code="CANCELLED",
+                summary="Cancelled on request, before any attempt was under way.",
+            )
+        except LeaseLost:  # somebody moved it on between the look and the write
+            return self.cancel(task_id)
 
     def retry(self, task_id: UUID) -> Task:
         """Start a failed task anew, or a scheduled retry now."""
-        task = self.store.get(task_id)
-        held = Claim(task_id, task.version, task.lease_owner or "")
+        try:
+            task = self._make_runnable(self.store.get(task_id))
+        except LeaseLost:  # somebody moved it on between the look and the write
+            return self.retry(task_id)
+        self.launch(task)
+        return task
+
+    def _make_runnable(self, task: Task) -> Task:
+        held = Claim(task.task_id, task.version, task.lease_owner or "")
         match task.status:
             case Status.FAILURE:
-                task = self.store.advance(held, Status.SUBMITTED, "re-driven on request")
+                return self.store.advance(held, Status.SUBMITTED, "re-driven on request")
             case Status.RETRY_SCHEDULED:
-                task = self.store.advance(
+                return self.store.advance(
                     held,
                     Status.RETRY_SCHEDULED,
                     "retry brought forward on request",
@@ -119,11 +129,9 @@ class TaskService:
                 )
             case _:
                 raise TaskConflict(
-                    f"Task {task_id} is {task.status.wire}; only a failed task or one that "
+                    f"Task {task.task_id} is {task.status.wire}; only a failed task or one that "
                     "waits for its retry can be retried."
                 )
-        self.launch(task)
-        return task
 
     def sweep(self) -> list[Task]:
         """Start what should be at work and is not: never started, due again, or lost."""

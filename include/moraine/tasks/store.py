@@ -12,12 +12,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
-from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
 import psycopg
-from psycopg.rows import dict_row
+from psycopg.rows import args_row, dict_row
 from psycopg.types.json import Jsonb, set_json_loads
 from psycopg_pool import ConnectionPool, PoolTimeout
 from pydantic_core import from_json
@@ -44,37 +43,46 @@ from moraine.tasks.model import (
 
 log = get_logger(__name__)
 
-_SQL = load_queries("moraine.tasks", "queries.sql")
-for _name, _halves in {
-    "claim": ("pick_oldest", "lease_picked"),
-    "claim_one": ("pick_one", "lease_picked"),
+_TAKE_OVER = "taken over after a lost lease"
+_CHAINS = {
+    "claim": ("pick_oldest", "lease", "claimed_tasks"),
+    "claim_one": ("pick_one", "lease", "claimed_tasks"),
     "advance": ("move", "moved_tasks"),
     "advance_many": ("move", "moved_count"),
-}.items():
-    _SQL[_name] = b"\n".join(_SQL[_half] for _half in _halves)
-_LEASED = sorted(LEASED)
-_TAKE_OVER = "taken over after a lost lease"
+    "exchange": ("move", "pick_oldest", "lease", "claimed_tasks"),
+}
+
+
+def _prepare_queries() -> dict[str, bytes]:
+    queries = load_queries("moraine.tasks", "queries.sql")
+    for name, (*expressions, last) in _CHAINS.items():
+        parts = b",\n".join(queries[expression] for expression in expressions)
+        queries[name] = b"WITH " + parts + b"\n" + queries[last]
+    constants = {
+        # In the order of the fields, so that a row is a record's arguments.
+        b"{task}": ", ".join(field.name for field in fields(Task)),
+        b"{version}": ", ".join(field.name for field in fields(TaskVersion)),
+        b"{leased}": ", ".join(f"'{status}'" for status in sorted(LEASED)),
+        b"{take_over}": f"'{_TAKE_OVER}'",
+    }
+    for mark, text in constants.items():
+        queries = {name: query.replace(mark, text.encode()) for name, query in queries.items()}
+    return queries
+
+
+_SQL = _prepare_queries()
+_BEFORE = {
+    status: [before for before, after in TRANSITIONS.items() if status in after]
+    for status in Status
+}
 _BROKEN = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout)
 _PAUSE = 0.25
 Row = dict[str, Any]
 RowFactory = Callable[[Any], Callable[[Any], Any]]
-Step = tuple[str, RowFactory, Row]
 
 
-def _rows_as(record: type[Task | TaskVersion]) -> RowFactory:
-    """Rows become records. They may carry more columns than a record has fields."""
-    names = [field.name for field in fields(record)]
-
-    def factory(cursor: psycopg.Cursor[Any]) -> Callable[[Any], Any]:
-        columns = [column.name for column in cursor.description or ()]
-        pick = itemgetter(*(columns.index(name) for name in names))
-        return lambda values: record(*pick(values))
-
-    return factory
-
-
-_TASKS = _rows_as(Task)
-_VERSIONS = _rows_as(TaskVersion)
+_TASKS: RowFactory = args_row(Task)
+_VERSIONS: RowFactory = args_row(TaskVersion)
 
 
 def open_pool(url: str, *, size: int = 4, timeout: float = 5.0) -> ConnectionPool[Any]:
@@ -89,7 +97,6 @@ def open_pool(url: str, *, size: int = 4, timeout: float = 5.0) -> ConnectionPoo
             "application_name": "moraine",
             "connect_timeout": 5,
         },
-        check=ConnectionPool.check_connection,
         configure=lambda connection: set_json_loads(from_json, connection),
     )
 
@@ -180,12 +187,12 @@ class TaskStore:
         owner: str,
         *,
         limit: int = 1,
-        task_types: Sequence[str] | None = None,
+        task_types: list[str] | None = None,
         status: Status = Status.ACQUIRING_RESOURCES,
-    ) -> Sequence[Task]:
+    ) -> list[Task]:
         """Lease the oldest runnable tasks. Work that acquires nothing may claim as RUNNING."""
-        tasks, _ = self._run("claim", _TASKS, **self._claiming(owner, status, limit, task_types))
-        return self._log_take_overs(tasks)
+        leasing = self._leasing(owner, status, limit=limit, task_types=task_types)
+        return self._log_take_overs(self._tasks("claim", **leasing))
 
     def claim_one(self, task_id: UUID, owner: str) -> Task | None:
         """Lease this task, or None if it is leased by another, not due, or terminal."""
@@ -266,16 +273,17 @@ class TaskStore:
         owner: str,
         *,
         limit: int,
-        task_types: Sequence[str] | None = None,
+        task_types: list[str] | None = None,
     ) -> list[Task]:
-        """Finish a batch and lease the next one, RUNNING, in a single transaction: for workers
-        that go through many small tasks, half the commits of two calls."""
-        steps: list[Step] = [
-            ("advance_many", dict_row, moving) for moving in self._succeeding(claims, summary)
-        ]
-        claiming = self._claiming(owner, Status.RUNNING, limit, task_types)
-        results, _ = self._run_all([*steps, ("claim", _TASKS, claiming)])
-        return self._log_take_overs(results[-1])
+        """Finish a batch and lease the next one, RUNNING, in one statement: for workers that go
+        through many small tasks. Claims that were lost meanwhile are left alone."""
+        if not claims:
+            return self.claim(owner, limit=limit, task_types=task_types, status=Status.RUNNING)
+        *others, last = self._succeeding(claims, summary)
+        for moving in others:
+            self._run("advance_many", **moving)
+        leasing = self._leasing(owner, Status.RUNNING, limit=limit, task_types=task_types)
+        return self._log_take_overs(self._tasks("exchange", **(last | leasing)))
 
     def heartbeat(self, claim: Claim, progress: Row | None = None) -> bool:
         """Extend the lease. True: somebody asked to cancel."""
@@ -285,7 +293,6 @@ class TaskStore:
             version=claim.version,
             progress=None if progress is None else Jsonb(progress),
             lease=self._lease,
-            leased=_LEASED,
         )
         if not rows:
             raise LeaseLost(f"The lease on task {claim.task_id} is lost; this worker stops.")
@@ -297,13 +304,12 @@ class TaskStore:
             task_id=claim.task_id,
             version=claim.version,
             patch=Jsonb(patch),
-            leased=_LEASED,
         )
         if not rows:
             raise LeaseLost(f"The lease on task {claim.task_id} is lost; this worker stops.")
 
     def request_cancel(self, task_id: UUID) -> Task | None:
-        tasks = self._tasks("request_cancel", task_id=task_id, leased=_LEASED)
+        tasks = self._tasks("request_cancel", task_id=task_id)
         return tasks[0] if tasks else None
 
     def remove_finished(self, retention: timedelta, limit: int) -> list[UUID]:
@@ -313,20 +319,8 @@ class TaskStore:
 
     # --- The database -----------------------------------------------------------------------
 
-    def _leasing(self, owner: str, status: Status) -> Row:
-        return {
-            "owner": owner,
-            "status": status,
-            "lease": self._lease,
-            "leased": _LEASED,
-            "take_over": _TAKE_OVER,
-        }
-
-    def _claiming(
-        self, owner: str, status: Status, limit: int, task_types: Sequence[str] | None
-    ) -> Row:
-        types = None if task_types is None else list(task_types)
-        return {**self._leasing(owner, status), "limit": limit, "task_types": types}
+    def _leasing(self, owner: str, status: Status, **picking: Any) -> Row:
+        return {"owner": owner, "lease_status": status, "lease": self._lease, **picking}
 
     def _moving(
         self, task_ids: Sequence[UUID], version: int, status: Status, reason: str, **outcome: Any
@@ -340,7 +334,7 @@ class TaskStore:
             "keeps_lease": status in LEASED,
             "lease": self._lease,
             "restarts": status is Status.SUBMITTED,
-            "from_statuses": [before for before, after in TRANSITIONS.items() if status in after],
+            "from_statuses": _BEFORE[status],
             **nothing,
             **outcome,
         }
@@ -401,34 +395,22 @@ class TaskStore:
         self, name: str, rows: RowFactory = dict_row, /, **parameters: Any
     ) -> tuple[list[Any], bool]:
         """The rows, and whether an earlier try broke, which may or may not have had its effect."""
-        results, broken = self._run_all([(name, rows, parameters)])
-        return results[0], broken
-
-    def _run_all(self, steps: Sequence[Step]) -> tuple[list[list[Any]], bool]:
-        """Several statements make one transaction and one round trip."""
         give_up_at = time.monotonic() + self._patience
         broken = False
         while True:
             try:
                 with self._pool.connection() as connection:
-                    if len(steps) == 1:
-                        return [_execute(connection, *steps[0]).fetchall()], broken
-                    with connection.pipeline():
-                        cursors = [_execute(connection, *step) for step in steps]
-                    return [cursor.fetchall() for cursor in cursors], broken
+                    cursor = connection.cursor(binary=True, row_factory=rows)
+                    return cursor.execute(_SQL[name], parameters).fetchall(), broken
             except _BROKEN as error:
-                names = ", ".join(name for name, _, _ in steps)
-                if time.monotonic() >= give_up_at:
+                # The pool may hold connections that died while nobody used them: one more try.
+                last = broken or isinstance(error, PoolTimeout)
+                if last and time.monotonic() >= give_up_at:
                     raise LedgerUnavailable(
                         "The ledger's database does not answer.", details=type(error).__name__
                     ) from error
-                log.warning("ledger.retry", query=names, error=type(error).__name__)
+                log.warning("ledger.retry", query=name, error=type(error).__name__)
+                if broken:
+                    time.sleep(_PAUSE)
                 broken = True
-                time.sleep(_PAUSE)
-
-
-def _execute(
-    connection: psycopg.Connection[Any], name: str, rows: RowFactory, parameters: Row
-) -> psycopg.Cursor[Any]:
-    cursor = connection.cursor(binary=True, row_factory=rows)
-    return cursor.execute(_SQL[name], parameters)
+                self._pool.check()

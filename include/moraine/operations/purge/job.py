@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +18,12 @@ from moraine.settings import CatalogSettings
 from moraine.storage.files import DELETED, MISSING, delete_files, remaining_files
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _INVENTORY = "path string, kind string, phase string, size bigint"
 _DELETED = (
-    "deleted bigint, missing bigint, bytes bigint, missing_bytes bigint, failed array<string>"
+    "phase string, deleted bigint, missing bigint, bytes bigint, missing_bytes bigint, "
+    "failed array<string>"
 )
 _REMAINING = "remaining bigint, paths array<string>"
 _FILES_PER_PARTITION = 10_000
@@ -35,6 +38,7 @@ class KindCount:
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
+    phase: Phase
     deleted: int
     missing: int
     bytes: int
@@ -47,26 +51,33 @@ def spark_table(spark: SparkSession, name: str, catalog: CatalogSettings, parts:
     alias = "moraine_" + re.sub(r"\W", "_", name)
     key = f"spark.sql.catalog.{alias}"
     options = {
-        key: "org.apache.iceberg.spark.SparkCatalog",
         f"{key}.type": "rest",
         f"{key}.uri": catalog.uri,
         f"{key}.cache-enabled": "false",
-        **({f"{key}.warehouse": catalog.warehouse} if catalog.warehouse else {}),
+        f"{key}.warehouse": catalog.warehouse,
+        key: "org.apache.iceberg.spark.SparkCatalog",
     }
-    for option, value in options.items():
-        spark.conf.set(option, value)
+    # The last option is what makes it a catalog: if it is there, so are the others.
+    if spark.conf.get(key, None) is None:
+        for option, value in options.items():
+            if value:
+                spark.conf.set(option, value)
     return ".".join(f"`{part.replace('`', '``')}`" for part in [alias, *parts])
 
 
-def write_inventory(spark: SparkSession, table: str, named: Iterable[Entry], target: str) -> None:
-    """Every file that any snapshot reaches, once, by phase, durable before the first delete.
+def write_inventory(
+    spark: SparkSession, table: str, named: Iterable[Entry], roots: Sequence[str], target: str
+) -> tuple[list[KindCount], int]:
+    """Every file that any snapshot reaches, once, durable before the first delete.
 
-    `all_entries` also shows entries that a later snapshot marked deleted: their files are still
-    there as long as an older snapshot holds them.
+    Returns the files by kind, and how many lie outside the table's own folders. `all_entries`
+    also shows entries that a later snapshot marked deleted: their files are still there as long
+    as an older snapshot holds them.
     """
-    content_kind = " ".join(
-        f"WHEN {number} THEN '{kind}'" for number, kind in CONTENT_KINDS.items()
-    )
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    content_kind = " ".join(f"WHEN {code} THEN '{kind}'" for code, kind in CONTENT_KINDS.items())
     reachable = spark.sql(
         f"""
         SELECT data_file.file_path AS path, CASE max(data_file.content) {content_kind} END AS kind,
@@ -78,88 +89,128 @@ def write_inventory(spark: SparkSession, table: str, named: Iterable[Entry], tar
         """  # noqa: S608 - the name is quoted, the rest is ours
     )
     rows = [(entry.path, str(entry.kind), str(PHASE_OF[entry.kind]), entry.size) for entry in named]
-    roots = spark.createDataFrame(rows, _INVENTORY)
-    reachable.unionByName(roots).write.mode("overwrite").partitionBy("phase").parquet(target)
+    inventory = reachable.unionByName(spark.createDataFrame(rows, _INVENTORY))
+    counts = [
+        measure.alias(f"{name}_{kind}")
+        for kind in FileKind
+        for name, measure in (
+            ("files", F.count_if(F.col("kind") == kind)),
+            ("bytes", F.sum(F.when(F.col("kind") == kind, F.col("size")))),
+        )
+    ]
+    # Counted while it is written: no second pass.
+    seen = Observation()
+    inventory.observe(seen, F.count_if(_outside(roots)).alias("outside"), *counts).write.mode(
+        "overwrite"
+    ).parquet(target)
+    found = seen.get
+    kinds = [KindCount(k, found[f"files_{k}"], found[f"bytes_{k}"] or 0) for k in FileKind]
+    return [count for count in kinds if count.files], found["outside"]
 
 
-def count_inventory(
+def list_outsiders(
     spark: SparkSession, inventory: str, roots: Sequence[str], most: int
-) -> tuple[list[KindCount], list[str], int]:
-    """Files by kind, and those outside the table's own folders: the first few, and how many."""
+) -> list[str]:
+    """The first files of the inventory that lie outside the table's own folders."""
+    files = spark.read.parquet(inventory).where(_outside(roots)).select("path").limit(most)
+    return [row["path"] for row in files.collect()]
+
+
+def _outside(roots: Sequence[str]) -> Column:
     from pyspark.sql import functions as F
 
     path = F.regexp_replace("path", "^(file:)?/+", "/")
     inside = F.lit(False)
     for root in roots:
         inside = inside | F.startswith(path, F.lit(root))
-    outside = ~inside | F.contains(path, F.lit("/../"))
-    files = spark.read.parquet(inventory)
-    rows = (
-        files.groupBy("kind")
-        .agg(
-            F.count("*").alias("files"),
-            F.coalesce(F.sum("size"), F.lit(0)).alias("bytes"),
-            F.count_if(outside).alias("outside"),
-        )
-        .collect()
-    )
-    counts = [KindCount(FileKind(row["kind"]), row["files"], row["bytes"]) for row in rows]
-    total_outside = sum(row["outside"] for row in rows)
-    outsiders = files.where(outside).select("path").limit(most).collect() if total_outside else []
-    return counts, [row["path"] for row in outsiders], total_outside
+    return ~inside | F.contains(path, F.lit("/../"))
 
 
-def delete_phase(
-    spark: SparkSession, inventory: str, phase: Phase, files: int, batch: int
+def stages(files_by_phase: Mapping[str, int]) -> Iterator[list[Phase]]:
+    """Phases that are deleted in one Spark job: as many in a row as fit in one partition.
+
+    One task takes its files in order, so the phases of a small table need not wait for one job
+    each. A phase too large for that has a job, and all executors, to itself.
+    """
+    group: list[Phase] = []
+    total = 0
+    for phase in Phase:
+        files = files_by_phase.get(phase, 0)
+        if not files:
+            continue
+        if group and total + files > _FILES_PER_PARTITION:
+            yield group
+            group, total = [], 0
+        group.append(phase)
+        total += files
+    if group:
+        yield group
+
+
+def delete_stage(
+    spark: SparkSession, inventory: str, phases: Sequence[Phase], files: int
 ) -> Iterator[BatchOutcome]:
-    """Delete the files of one phase; outcomes come in as batches are done."""
-    for row in _map_files(spark, f"{inventory}/phase={phase}", files, batch, _delete, _DELETED):
-        yield BatchOutcome(**row)
+    """Delete the files of these phases, in order; outcomes come in as batches are done."""
+    from pyspark.sql import functions as F
+
+    listed = spark.read.parquet(inventory).where(F.col("phase").isin([str(p) for p in phases]))
+    if len(phases) > 1:
+        order = F.array(*(F.lit(str(phase)) for phase in Phase))
+        listed = listed.coalesce(1).sortWithinPartitions(F.array_position(order, F.col("phase")))
+    for row in _map_files(listed, files, _delete, _DELETED):
+        yield BatchOutcome(**row | {"phase": Phase(row["phase"])})
 
 
 def find_remaining(
-    spark: SparkSession, inventory: str, files: int, batch: int, most: int
+    spark: SparkSession, inventory: str, files: int, most: int
 ) -> tuple[int, list[str]]:
     """How many files of the inventory are still there, and the first of them."""
     total = 0
     paths: list[str] = []
-    for row in _map_files(spark, inventory, files, batch, _remaining, _REMAINING):
+    for row in _map_files(spark.read.parquet(inventory), files, _remaining, _REMAINING):
         total += row["remaining"]
         paths += row["paths"][: most - len(paths)]
     return total, paths
 
 
 def _map_files(
-    spark: SparkSession, source: str, files: int, batch: int, function: Any, schema: str
+    listed: DataFrame, files: int, function: Any, schema: str
 ) -> Iterator[dict[str, Any]]:
-    listed: DataFrame = spark.read.parquet(source).select("path", "size")
+    chosen = listed.select("path", "phase", "size")
     if files > _FILES_PER_PARTITION:
-        listed = listed.repartition(math.ceil(files / _FILES_PER_PARTITION))
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch))
-    for row in listed.mapInArrow(function, schema).toLocalIterator():
+        chosen = chosen.repartition(math.ceil(files / _FILES_PER_PARTITION))
+    for row in chosen.mapInArrow(function, schema).toLocalIterator():
         yield row.asDict()
 
 
 def _delete(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        paths, sizes = _column(batch, "path"), _column(batch, "size")
-        outcomes = delete_files(paths)
-        yield pa.RecordBatch.from_pylist(
-            [
-                {
-                    "deleted": outcomes.count(DELETED),
-                    "missing": outcomes.count(MISSING),
-                    "bytes": _total(outcomes, sizes, DELETED),
-                    "missing_bytes": _total(outcomes, sizes, MISSING),
-                    "failed": [
-                        f"{path}: {outcome}"
-                        for path, outcome in zip(paths, outcomes, strict=True)
-                        if outcome not in (DELETED, MISSING)
-                    ],
-                }
-            ],
-            schema=_arrow_schema(_DELETED),
+        rows = zip(
+            _column(batch, "phase"), _column(batch, "path"), _column(batch, "size"), strict=True
         )
+        for phase, members in itertools.groupby(rows, key=operator.itemgetter(0)):
+            outcome = _delete_rows(phase, list(members))
+            yield pa.RecordBatch.from_pylist([outcome], schema=_arrow_schema(_DELETED))
+            if outcome["failed"]:
+                # What names the files that are left must not go before them.
+                return
+
+
+def _delete_rows(phase: str, rows: list[tuple[str, str, int | None]]) -> dict[str, Any]:
+    paths, sizes = [row[1] for row in rows], [row[2] for row in rows]
+    outcomes = delete_files(paths)
+    return {
+        "phase": phase,
+        "deleted": outcomes.count(DELETED),
+        "missing": outcomes.count(MISSING),
+        "bytes": _total(outcomes, sizes, DELETED),
+        "missing_bytes": _total(outcomes, sizes, MISSING),
+        "failed": [
+            f"{path}: {outcome}"
+            for path, outcome in zip(paths, outcomes, strict=True)
+            if outcome not in (DELETED, MISSING)
+        ],
+    }
 
 
 def _remaining(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -181,6 +232,10 @@ def _total(outcomes: list[str], sizes: list[int | None], wanted: str) -> int:
 
 
 def _arrow_schema(ddl: str) -> pa.Schema:
-    types = {"bigint": pa.int64(), "array<string>": pa.list_(pa.string())}
+    types: dict[str, pa.DataType] = {
+        "string": pa.string(),
+        "bigint": pa.int64(),
+        "array<string>": pa.list_(pa.string()),
+    }
     pairs = (column.split(" ") for column in ddl.split(", "))
     return pa.schema([(name, types[kind]) for name, kind in pairs])

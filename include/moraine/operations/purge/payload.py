@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from moraine.tasks.operation import Parameters
 
 # No control characters: PostgreSQL cannot store NUL, and the others have no place in a name.
 Text = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=4096)]
 Name = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=255)]
+
+# The subject of a live task is in a unique index, and PostgreSQL bounds the size of its entries.
+_MOST_SUBJECT_BYTES = 2000
 
 
 class _Model(BaseModel):
@@ -67,6 +77,22 @@ class PurgeParameters(_Model, Parameters):
     and dropped here: Moraine asks the catalog for its own.
     """
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "table_identity": {
+                        "table_entity_id": "polaris-entity-id-of-orders",
+                        "catalog_name": "demo",
+                        "namespace_levels": ["shop"],
+                        "table_name": "orders",
+                    },
+                    "properties": {"skipTrash": "true", "deleteMarkerFiles": "false"},
+                }
+            ]
+        }
+    )
+
     table_identity: TableIdentity
     metadata_location: Text | None = None
     metadata: PinnedMetadata | None = None
@@ -93,11 +119,25 @@ class PurgeParameters(_Model, Parameters):
             )
         return given
 
+    @model_validator(mode="after")
+    def _bounded_subject(self) -> Self:
+        if len(self.subject.encode()) > _MOST_SUBJECT_BYTES:
+            raise ValueError(
+                f"the table's whole name is longer than {_MOST_SUBJECT_BYTES} bytes in UTF-8"
+            )
+        return self
+
     @property
     def subject(self) -> str:
         table = self.table_identity
-        return ".".join([table.catalog_name, *table.namespace_levels, table.table_name])
+        names = [table.catalog_name, *table.namespace_levels, table.table_name]
+        return ".".join(_quoted(name) for name in names)
 
     @property
     def exclusive(self) -> bool:
         return not self.properties.dry_run
+
+
+def _quoted(name: str) -> str:
+    """As Spark writes it, so that `a.b`.c and a.`b.c` are two tables and not one."""
+    return f"`{name.replace('`', '``')}`" if {".", "`"} & set(name) else name

@@ -19,7 +19,7 @@ from moraine.errors import (
 from moraine.failpoints import failpoint
 from moraine.log import get_logger
 from moraine.operations.purge import job, safety
-from moraine.operations.purge.order import PHASE_OF, FileKind, Phase
+from moraine.operations.purge.order import PHASE_OF, Phase
 from moraine.operations.purge.payload import PurgeParameters
 from moraine.operations.purge.plan import Entry, named_by_metadata
 from moraine.settings import CatalogSettings, Settings
@@ -94,12 +94,12 @@ def plan(worker: Worker, task_id: UUID, spark: SessionFactory) -> None:
                 _catalog(settings, asked),
                 [*identity.namespace_levels, identity.table_name],
             )
-            job.write_inventory(session, name, _sized(table), location)
+            roots = work.task.checkpoint["table"]["roots"]
+            counts, outside = job.write_inventory(session, name, _sized(table), roots, location)
             failpoint("purge.plan.written")
-            counts, outsiders, total = job.count_inventory(
-                session, location, work.task.checkpoint["table"]["roots"], _most(settings)
-            )
-        safety.refuse_outsiders(outsiders, total)
+            if outside:
+                paths = job.list_outsiders(session, location, roots, _most(settings))
+                safety.refuse_outsiders(paths, outside)
         work.checkpoint(inventory=_summarize(location, counts, time.monotonic() - started))
         failpoint("purge.plan.recorded")
         log.info("purge.plan.done", files=sum(count.files for count in counts), inventory=location)
@@ -115,32 +115,35 @@ def delete(worker: Worker, task_id: UUID, spark: SessionFactory) -> None:
             # The last look before the first delete.
             _load_pinned(settings, parameters_of(work.task), work.task)
         progress = _Progress(work, inventory, phases)
+        left = {
+            phase: files
+            for phase, files in inventory["phases"].items()
+            if not phases.get(phase, {}).get("done")
+        }
         with session_for(spark, work) as session:
-            for phase in Phase:
-                files = inventory["phases"].get(phase, 0)
-                before = phases.get(phase, {})
-                if not files or before.get("done"):
-                    continue
-                failpoint(f"purge.delete.{phase}.before")
-                phases[phase] = {"begun": True, "deleted": 0, "missing": 0, "bytes": 0}
+            for stage in job.stages(left):
+                failpoint(f"purge.delete.{stage[0]}.before")
+                resumed = {phase for phase in stage if phase in phases}
+                for phase in stage:
+                    phases[phase] = {"deleted": 0, "missing": 0, "bytes": 0, "done": False}
                 work.checkpoint(phases=phases)
                 failed: list[str] = []
-                for outcome in job.delete_phase(
-                    session, inventory["location"], phase, files, settings.purge.files_per_batch
-                ):
+                files = sum(left[phase] for phase in stage)
+                for outcome in job.delete_stage(session, inventory["location"], stage, files):
                     work.attempt.check()
-                    _add(phases[phase], outcome, interrupted_before=bool(before))
+                    _add(phases[outcome.phase], outcome, resumed=outcome.phase in resumed)
                     failed += outcome.failed[: _most(settings) - len(failed)]
-                    progress.show(phase)
+                    progress.show(outcome.phase)
                 if failed:
                     raise StorageRefused(
                         f"Files could not be deleted; the first: {failed[0]}",
                         details="\n".join(failed),
                     )
-                phases[phase]["done"] = True
+                for phase in stage:
+                    phases[phase]["done"] = True
                 work.checkpoint(phases=phases)
-                failpoint(f"purge.delete.{phase}.after")
-                log.info("purge.delete.phase", phase=str(phase), **phases[phase])
+                failpoint(f"purge.delete.{stage[-1]}.after")
+                log.info("purge.delete.stage", phases=stage, files=files)
 
 
 def verify(worker: Worker, task_id: UUID, spark: SessionFactory) -> None:
@@ -153,7 +156,6 @@ def verify(worker: Worker, task_id: UUID, spark: SessionFactory) -> None:
                 session,
                 inventory["location"],
                 inventory["files"],
-                settings.purge.files_per_batch,
                 _most(settings),
             )
         if remaining:
@@ -220,11 +222,11 @@ class _Progress:
         )
 
 
-def _add(done: dict[str, Any], outcome: job.BatchOutcome, *, interrupted_before: bool) -> None:
+def _add(done: dict[str, Any], outcome: job.BatchOutcome, *, resumed: bool) -> None:
     """Files that an interrupted attempt deleted are missing now; they count as deleted."""
-    done["deleted"] += outcome.deleted + (outcome.missing if interrupted_before else 0)
-    done["missing"] += 0 if interrupted_before else outcome.missing
-    done["bytes"] += outcome.bytes + (outcome.missing_bytes if interrupted_before else 0)
+    done["deleted"] += outcome.deleted + (outcome.missing if resumed else 0)
+    done["missing"] += 0 if resumed else outcome.missing
+    done["bytes"] += outcome.bytes + (outcome.missing_bytes if resumed else 0)
 
 
 def _catalog(settings: Settings, asked: PurgeParameters) -> CatalogSettings:
@@ -297,9 +299,7 @@ def _result(inventory: dict[str, Any], phases: dict[str, Any], *, dry_run: bool)
         "files_already_missing": sum(phase["missing"] for phase in phases.values()),
         "files_found": inventory["files"],
         "bytes_found": inventory["bytes"],
-        "by_kind": {
-            kind: inventory["kinds"].get(kind, {"files": 0, "bytes": 0}) for kind in FileKind
-        },
+        "by_kind": inventory["kinds"],
         "inventory": inventory["location"],
     }
 

@@ -1,0 +1,14 @@
+#!/bin/bash
+# A role and a database of its own for each: the ledger is never among Airflow's tables.
+set -euo pipefail
+
+add() {
+    psql --set=ON_ERROR_STOP=1 --username=postgres --set=name="$1" --set=password="$2" <<'SQL'
+CREATE ROLE :"name" LOGIN PASSWORD :'password';
+CREATE DATABASE :"name" OWNER :"name";
+SQL
+}
+
+add moraine "$MORAINE_LEDGER_PASSWORD"
+add airflow "$AIRFLOW_DATABASE_PASSWORD"
+add polaris "$POLARIS_DATABASE_PASSWORD"

@@ -1,0 +1,325 @@
+"""Handing work in: the synchronous route, the asynchronous one, and what becomes of the task."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import pytest
+import requests
+from support.airflow_server import AirflowServer
+from support.api_server import SYNC, Api, Hand, now, purge, wait_for
+
+from moraine.api.app import MOUNT_PATH
+from moraine.errors import (
+    Cancelled,
+    CatalogRefused,
+    FinalError,
+    MoraineError,
+    PurgeForbidden,
+    StorageRefused,
+    StorageUnavailable,
+    TableNotFound,
+)
+from moraine.settings import Settings
+from moraine.tasks.model import Status, TaskFilter
+from moraine.tasks.store import TaskStore
+
+StartApi = Callable[..., Api]
+MakeSettings = Callable[..., Settings]
+
+
+@pytest.fixture
+def pool() -> Any:
+    with ThreadPoolExecutor(16) as pool:
+        yield pool
+
+
+def _raised(error: Exception) -> Exception:
+    try:
+        raise error
+    except Exception as raised:
+        return raised
+
+
+def in_background(pool: ThreadPoolExecutor, api: Api, table: str) -> Future[requests.Response]:
+    return pool.submit(api.post, SYNC, json=purge(table))
+
+
+def test_synchronous_success_has_the_contracts_body(
+    api: Api, hand: Hand, airflow: AirflowServer, pool: ThreadPoolExecutor
+) -> None:
+    answer = in_background(pool, api, "orders")
+    task = hand.await_task("orders")
+    wait_for(lambda: airflow.runs)
+    hand.finish(task)
+
+    response = answer.result()
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "application/json"
+    assert response.json() == {
+        "delegation_task_id": str(task.task_id),
+        "status": "COMPLETED_SUCCESS",
+        "message": "42 files deleted.",
+        "execution_result": {"files_deleted": 42, "bytes_deleted": 123456},
+    }
+    [run] = airflow.runs.values()
+    assert run["dag_id"] == "table_purge"
+    assert run["conf"] == {"task_id": str(task.task_id)}
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (TableNotFound(), 409),
+        (PurgeForbidden("gc.enabled is false."), 409),
+        (Cancelled(), 409),
+        (CatalogRefused(), 502),
+        (StorageRefused(details="bucket closed"), 502),
+        (FinalError("It cannot be done."), 500),
+    ],
+)
+def test_synchronous_failure_tells_the_code_and_the_task(
+    api: Api, hand: Hand, pool: ThreadPoolExecutor, error: MoraineError, status: int
+) -> None:
+    answer = in_background(pool, api, "orders")
+    task = hand.await_task("orders")
+    hand.finish(task, error)
+
+    response = answer.result()
+    assert response.status_code == status
+    assert response.json() == {
+        "delegation_task_id": str(task.task_id),
+        "status": "FAILED_TERMINAL",
+        "error_code": error.code,
+        "message": str(error),
+        "details": error.details or str(error),
+    }
+
+
+def test_a_bug_in_the_work_is_a_500_without_a_trace_or_the_foreign_message(
+    api: Api, store: TaskStore, make_settings: MakeSettings, pool: ThreadPoolExecutor
+) -> None:
+    hand = Hand(store, make_settings(delegation={"retry": {"TABLE_PURGE": {"max_attempts": 1}}}))
+    answer = in_background(pool, api, "orders")
+    hand.finish(hand.await_task("orders"), _raised(RuntimeError("secret=hunter2")))
+
+    response = answer.result()
+    assert response.status_code == 500
+    assert response.json()["error_code"] == "INTERNAL_ERROR"
+    assert "hunter2" not in response.text
+    assert "Traceback" not in response.text
+
+
+def test_the_request_is_held_open_over_a_retry(
+    api: Api, hand: Hand, pool: ThreadPoolExecutor
+) -> None:
+    answer = in_background(pool, api, "orders")
+    task = hand.await_task("orders")
+    claim = hand.running(task.task_id)
+    hand.retry_at(claim, now())
+    with pytest.raises(TimeoutError):
+        answer.result(timeout=0.5)
+    hand.succeed(hand.running(task.task_id))
+
+    assert answer.result().status_code == 200
+    assert [row.status for row in hand.store.history(task.task_id)] == [
+        Status.SUBMITTED,
+        Status.ACQUIRING_RESOURCES,
+        Status.RUNNING,
+        Status.RETRY_SCHEDULED,
+        Status.ACQUIRING_RESOURCES,
+        Status.RUNNING,
+        Status.SUCCESS,
+    ]
+
+
+def test_a_wait_that_takes_too_long_ends_while_the_task_goes_on(
+    start_api: StartApi, hand: Hand, pool: ThreadPoolExecutor
+) -> None:
+    api = start_api(delegation={"synchronous": {"wait_limit": "0.5s"}})
+    answer = in_background(pool, api, "orders")
+    task = hand.await_task("orders")
+    claim = hand.running(task.task_id)
+
+    response = answer.result()
+    assert response.status_code == 500
+    body = response.json()
+    assert body["error_code"] == "SYNC_WAIT_EXCEEDED"
+    assert body["delegation_task_id"] == str(task.task_id)
+    assert "status" not in body, "the task has not failed"
+
+    hand.succeed(claim)
+    assert api.task(str(task.task_id))["status"] == "COMPLETED_SUCCESS"
+
+
+def test_a_caller_that_hangs_up_does_not_stop_the_task(api: Api, hand: Hand) -> None:
+    with pytest.raises(requests.Timeout):
+        api.post(SYNC, json=purge("orders"), timeout=0.5)
+    task = hand.await_task("orders")
+    assert task.cancel_requested_ts is None
+    hand.finish(task)
+    assert api.task(str(task.task_id))["status"] == "COMPLETED_SUCCESS"
+
+
+def test_a_caller_that_hangs_up_within_the_body_leaves_nothing(api: Api, hand: Hand) -> None:
+    parts = urlsplit(api.origin)
+    with socket.create_connection((str(parts.hostname), int(parts.port or 0))) as caller:
+        head = f"POST {MOUNT_PATH}/v1/tasks HTTP/1.1\r\nHost: x\r\n"
+        auth = f"Authorization: {api._headers['Authorization']}\r\n"
+        rest = 'Content-Type: application/json\r\nContent-Length: 500\r\n\r\n{"common_'
+        caller.sendall((head + auth + rest).encode())
+    assert api.get("/health/live").status_code == 200
+    assert hand.store.find(TaskFilter(), limit=10) == []
+
+
+def test_many_wait_at_once(api: Api, hand: Hand, pool: ThreadPoolExecutor) -> None:
+    tables = [f"t{number}" for number in range(16)]
+    answers = {table: in_background(pool, api, table) for table in tables}
+    for table in tables:
+        task = hand.await_task(table)
+        hand.finish(task, TableNotFound() if table == "t7" else None)
+    statuses = {table: answer.result().status_code for table, answer in answers.items()}
+    assert statuses == {table: 409 if table == "t7" else 200 for table in tables}
+
+
+def test_asynchronous_submission(api: Api, hand: Hand, airflow: AirflowServer) -> None:
+    response = api.post("/v1/tasks", json=purge("orders"))
+    assert response.status_code == 202
+    body = response.json()
+    task_id = body["delegation_task_id"]
+    assert body == {
+        "delegation_task_id": task_id,
+        "status": "QUEUED",
+        "status_query_url": f"/delegation-service/api/v1/tasks/{task_id}",
+    }
+    assert response.headers["location"] == body["status_query_url"]
+    record = requests.get(
+        api.origin + response.headers["location"], headers=api._headers, timeout=10
+    )
+    assert record.json()["delegation_task_id"] == task_id
+    wait_for(lambda: airflow.runs)
+    assert list(airflow.runs) == [f"{task_id}.v1"]
+
+
+@pytest.mark.parametrize("trouble", ["slow", "broken", "html", "gone"])
+def test_the_answer_does_not_depend_on_airflow(
+    api: Api, hand: Hand, airflow: AirflowServer, trouble: str
+) -> None:
+    if trouble == "slow":
+        airflow.delay = 5
+    elif trouble == "broken":
+        airflow.broken = True
+    elif trouble == "html":
+        airflow.html = True
+    else:
+        airflow.stop()
+    response = api.post("/v1/tasks", json=purge("orders"))
+    assert response.status_code == 202
+    assert response.elapsed.total_seconds() < 0.8
+    task = hand.store.get(UUID(response.json()["delegation_task_id"]))
+    assert task.status is Status.SUBMITTED, "the next sweep starts it"
+
+
+def test_a_synchronous_request_survives_an_airflow_that_is_down(
+    api: Api, hand: Hand, airflow: AirflowServer, pool: ThreadPoolExecutor
+) -> None:
+    airflow.stop()
+    answer = in_background(pool, api, "orders")
+    hand.finish(hand.await_task("orders"))
+    assert answer.result().status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/tasks", SYNC])
+def test_a_second_purge_of_a_table_names_the_first(api: Api, path: str) -> None:
+    first = api.submit("orders")
+    response = api.post(path, json=purge("orders"))
+    assert response.status_code == 409
+    assert response.json()["error_code"] == "TASK_ALREADY_IN_PROGRESS"
+    assert response.json()["delegation_task_id"] == first
+    assert api.submit("customers") != first
+    assert api.submit("orders", dryRun="true") != first
+
+
+def test_of_many_purges_of_one_table_at_once_one_is_accepted(
+    api: Api, pool: ThreadPoolExecutor
+) -> None:
+    together = threading.Barrier(8)
+
+    def submit() -> requests.Response:
+        together.wait()
+        return api.post("/v1/tasks", json=purge("orders"))
+
+    answers = [future.result() for future in [pool.submit(submit) for _ in range(8)]]
+    assert sorted(answer.status_code for answer in answers) == [202] + [409] * 7
+    assert len({answer.json()["delegation_task_id"] for answer in answers}) == 1
+
+
+def test_the_table_is_free_again_when_its_purge_has_ended(api: Api, hand: Hand) -> None:
+    first = api.submit("orders")
+    hand.fail(hand.running(first), TableNotFound())
+    second = api.submit("orders")
+    response = api.post(f"/v1/tasks/{first}/retry")
+    assert response.status_code == 409
+    assert response.json()["delegation_task_id"] == second
+
+
+@pytest.mark.parametrize(
+    "name", ["TABLE_PURGE", "SYNCHRONOUS_TABLE_PURGE", "PURGE_TABLE", "DATA_FILE_PURGE"]
+)
+def test_every_name_of_the_operation_is_stored_as_one(api: Api, hand: Hand, name: str) -> None:
+    payload = purge("orders")
+    payload["common_payload"]["operation_type"] = name
+    response = api.post("/v1/tasks", json=payload)
+    assert response.status_code == 202
+    task = hand.store.get(UUID(response.json()["delegation_task_id"]))
+    assert task.task_type == "TABLE_PURGE"
+    assert task.task_payload["operation_type"] == "TABLE_PURGE"
+
+
+def test_the_seeds_own_example_is_accepted(start_api: StartApi, hand: Hand) -> None:
+    api = start_api()
+    payload = {
+        "common_payload": {
+            "operation_type": "TABLE_PURGE",
+            "request_timestamp_utc": "2025-06-11T16:21:00Z",
+            "realm_identifier": "demo",
+            "polaris_correlation_id": "drop-t1-request-uuid-1234",
+        },
+        "operation_parameters": {
+            "table_identity": {
+                "table_entity_id": "polaris-entity-id-for-T1",
+                "catalog_name": "prod_catalog",
+                "namespace_levels": ["NS1", "NESTED1"],
+                "table_name": "T1",
+            },
+            "properties": {"skipTrash": "true", "deleteMarkerFiles": "false"},
+        },
+    }
+    response = api.post("/v1/tasks", json=payload)
+    assert response.status_code == 202
+    record = api.task(response.json()["delegation_task_id"])
+    assert record["subject"] == "prod_catalog.NS1.NESTED1.T1"
+    assert record["polaris_correlation_id"] == "drop-t1-request-uuid-1234"
+    assert record["task_payload"] == {
+        "operation_type": "TABLE_PURGE",
+        "request_timestamp_utc": "2025-06-11T16:21:00+00:00",
+        "operation_parameters": {
+            **payload["operation_parameters"],
+            "properties": {"dryRun": False, "skipTrash": True, "deleteMarkerFiles": False},
+        },
+    }
+
+
+def test_transient_failures_are_retried_and_not_told(api: Api, hand: Hand) -> None:
+    task_id = api.submit("orders")
+    hand.fail(hand.running(task_id), StorageUnavailable())
+    record = api.task(task_id)
+    assert record["status"] == "RETRY_SCHEDULED"
+    assert record["error_code"] == "STORAGE_UNAVAILABLE"
+    assert record["next_scheduled_run_ts"] is not None

@@ -24,10 +24,11 @@ too. A run that finds its task leased by another or finished skips to the end.
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
 from airflow.sdk import Param, dag, get_current_context, task
 
-SUBMITTED_APP = "spark_apps/purge_table.py"
+SUBMITTED_APP = str(Path(__file__).resolve().parents[1] / "spark_apps" / "purge_table.py")
 
 
 @dag(

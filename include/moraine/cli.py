@@ -41,7 +41,7 @@ def main() -> None:
     try:
         app()
     except MoraineError as error:
-        Console(stderr=True).print(f"[red]{error}[/red]", highlight=False)
+        Console(stderr=True).print(str(error), style="red", highlight=False, markup=False)
         if error.details:
             Console(stderr=True).print(error.details, style="dim", highlight=False, markup=False)
         sys.exit(1)

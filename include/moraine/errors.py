@@ -249,11 +249,9 @@ class FilesRemain(TransientError):
 
 def http_status_of(code: str | None) -> int:
     """The HTTP status for an error code read back from the ledger."""
-    return _STATUS_BY_CODE.get(code or "", MoraineError.http_status)
+    known = {error.code: error.http_status for error in _family(MoraineError)}
+    return known.get(code or "", MoraineError.http_status)
 
 
-def _subclasses(cls: type[MoraineError]) -> list[type[MoraineError]]:
-    return [cls, *(leaf for sub in cls.__subclasses__() for leaf in _subclasses(sub))]
-
-
-_STATUS_BY_CODE = {cls.code: cls.http_status for cls in _subclasses(MoraineError)}
+def _family(error: type[MoraineError]) -> list[type[MoraineError]]:
+    return [error, *(member for sub in error.__subclasses__() for member in _family(sub))]

@@ -23,7 +23,11 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
 def configure(*, json: bool = False, level: int = logging.INFO) -> None:
     """For Moraine's own processes. Inside Airflow its logging is already set up."""
     renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=False)
+        structlog.processors.JSONRenderer()
+        if json
+        else structlog.dev.ConsoleRenderer(
+            colors=False, exception_formatter=structlog.dev.plain_traceback
+        )
     )
     logging.basicConfig(stream=sys.stderr, level=level, format="%(message)s")
     structlog.configure(

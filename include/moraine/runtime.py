@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 LEDGER = "moraine_ledger"
 SPARK = "moraine_spark"
 AIRFLOW = "moraine_airflow"
+
+# The package lies in PROJECT/include (see the Dockerfile), and Airflow's tasks run anywhere.
+_PROJECT = Path(__file__).resolve().parents[2]
 
 # A worker waits out a restart of the database; whoever takes over later raises the version.
 _WORKER_PATIENCE = timedelta(minutes=2)
@@ -97,7 +102,8 @@ def spark_is_submitted() -> bool:
 
 
 def submit(application: str, arguments: list[str]) -> None:
-    """Run a Spark app to its end on the master behind `moraine_spark`."""
+    """Run a Spark app, named by its path in the project, to its end on the master behind
+    `moraine_spark`."""
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
     hook = SparkSubmitHook(
@@ -106,7 +112,7 @@ def submit(application: str, arguments: list[str]) -> None:
         application_args=arguments,
         env_vars={"MORAINE_LEDGER__URL": _ledger_url()},
     )
-    hook.submit(application)
+    hook.submit(os.fspath(_PROJECT / application))
 
 
 def _ledger_url() -> str:

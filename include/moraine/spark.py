@@ -20,6 +20,16 @@ SessionFactory = Callable[[], "SparkSession"]
 
 _DETAILS_LIMIT = 2000
 
+# The client's own policy tries for ten minutes. A server that came back after a crash knows
+# neither the session nor its jobs, so waiting longer than a hiccup of the network lasts is of no
+# use: the step fails, and the ledger schedules the next attempt. This comes to about 15 seconds.
+_PATIENCE = {
+    "max_retries": 6,
+    "initial_backoff": 50,
+    "backoff_multiplier": 3,
+    "max_backoff": 10_000,
+}
+
 
 def connect(url: str) -> SparkSession:
     """A session on a Connect server.
@@ -28,28 +38,35 @@ def connect(url: str) -> SparkSession:
     daemon for all of them instead of starting one each. Nobody may stop such a session.
     """
     from pyspark.sql import SparkSession
+    from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    return SparkSession.builder.remote(url).getOrCreate()
+    session = SparkSession.builder.remote(url).getOrCreate()
+    session.client.set_retry_policies([DefaultPolicy(**_PATIENCE)])
+    return session
 
 
 @contextmanager
 def session_for(factory: SessionFactory, work: Work) -> Iterator[SparkSession]:
     """A session whose jobs end when the step loses its lease or is cancelled.
 
-    Jobs of an earlier attempt that nobody waits for any more are interrupted first.
+    Jobs of an earlier attempt that nobody waits for any more are interrupted first. A worker
+    that lost its lease interrupts only its own: by then others may be its successor's.
     """
     from pyspark.errors import PySparkException
 
-    tag = f"moraine-{work.task.task_id}"
+    task_tag = f"moraine-{work.task.task_id}"
+    own_tag = f"{task_tag}-v{work.attempt.claim.version}"
     try:
         session = factory()
-        session.interruptTag(tag)
-        session.addTag(tag)
-        work.attempt.on_stop(lambda: session.interruptTag(tag))
+        session.interruptTag(task_tag)
+        session.addTag(task_tag)
+        session.addTag(own_tag)
+        work.attempt.on_stop(lambda: session.interruptTag(own_tag))
         try:
             yield session
         finally:
-            session.removeTag(tag)
+            session.removeTag(own_tag)
+            session.removeTag(task_tag)
     except PySparkException as error:
         raise SparkUnavailable(
             f"A Spark job failed ({_condition(error)}).",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import socket
@@ -161,11 +162,14 @@ class TestTheWhole:
     def test_tables_are_plain_files(self, whole: Stack) -> None:
         from pyspark.sql.connect.session import SparkSession
 
-        spark = SparkSession.builder.remote(whole.spark.session_url).getOrCreate()
+        spark = SparkSession.builder.remote(whole.spark.url).create()
+        # At exit it would try for ten minutes to reach a server that is no more.
+        atexit.unregister(spark.client._cleanup_ml_cache)
         spark.sql("create namespace demo.plain")
         spark.sql("create table demo.plain.t (id bigint)")
         spark.sql("insert into demo.plain.t select id from range(10)")
         assert spark.table("demo.plain.t").count() == 10
+        spark.stop()
         files = {p.suffix for p in whole.catalog.warehouse.rglob("*") if p.is_file()}
         assert files == {".parquet", ".avro", ".json"}
         assert not list(whole.catalog.warehouse.rglob(".*"))

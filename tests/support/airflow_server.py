@@ -25,6 +25,7 @@ class AirflowServer:
         self.delay = 0.0
         self.broken = False
         self.html = False
+        self.gone = False
         self._lock = threading.Lock()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._http.daemon_threads = True
@@ -40,6 +41,7 @@ class AirflowServer:
         self._thread.start()
 
     def stop(self) -> None:
+        self.gone = True
         if self._thread.is_alive():
             self._http.shutdown()
             self._http.server_close()
@@ -79,6 +81,9 @@ class AirflowServer:
                 self._do()
 
             def _do(self) -> None:
+                if outer.gone:  # connections that were kept alive end as well
+                    self.close_connection = True
+                    return
                 sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 status, answer = outer.answer(
                     self.command,

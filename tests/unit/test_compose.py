@@ -240,6 +240,7 @@ def test_connections_are_those_that_dags_use(stack: Stack, service: str) -> None
         for field in ("conn_type", "login", "schema"):
             assert connection.get(field) == embedded[name].get(field), f"{name}: {field}"
         assert ("password" in connection) == ("password" in embedded[name])
+        assert connection.get("extra", {}).keys() == embedded[name].get("extra", {}).keys()
         assert connection["host"] in SERVICES
     assert own[runtime.SPARK]["port"] == embedded[runtime.SPARK]["port"]
     assert own[runtime.AIRFLOW]["port"] == embedded[runtime.AIRFLOW]["port"]

@@ -10,12 +10,11 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from moraine import operations
-from moraine.api import health
+from moraine.api import health, openapi
 from moraine.api.auth import Access, Authenticator
 from moraine.api.context import Context
 from moraine.api.errors import install_error_handlers
@@ -25,7 +24,6 @@ from moraine.dag_runs import AirflowSession, DagRuns
 from moraine.settings import Settings, get_settings
 from moraine.tasks import routes
 from moraine.tasks.feed import TaskFeed
-from moraine.tasks.schemas import CommonPayload, TaskPayload
 from moraine.tasks.service import TaskService
 from moraine.tasks.store import TaskStore, open_pool
 
@@ -52,7 +50,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     install_error_handlers(app)
 
     @app.get("/openapi.json", include_in_schema=False, dependencies=[routes.requires(Access.READ)])
-    async def openapi() -> dict[str, Any]:
+    async def document() -> dict[str, Any]:
         return openapi_document(app)
 
     return app
@@ -84,61 +82,8 @@ def openapi_document(app: FastAPI | None = None) -> dict[str, Any]:
         routes=app.routes,
         servers=[{"url": MOUNT_PATH}],
     )
-    schemas = document["components"]["schemas"]
-    models: list[type[BaseModel]] = [TaskPayload, *operations.OPERATIONS.parameter_models]
-    for model in models:
-        schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-        schemas.update(schema.pop("$defs", {}))
-        schemas[model.__name__] = schema
-    schemas["TaskPayload"]["properties"]["operation_parameters"] = {
-        "anyOf": [
-            {"$ref": f"#/components/schemas/{model.__name__}"}
-            for model in operations.OPERATIONS.parameter_models
-        ]
-    }
-    names = operations.OPERATIONS.names
-    schemas["CommonPayload"]["properties"]["operation_type"]["enum"] = names
-    document["components"]["securitySchemes"] = {
-        "BearerAuth": {
-            "type": "http",
-            "scheme": "bearer",
-            "bearerFormat": "JWT",
-            "description": "An Airflow token, or a JWT of the configured issuer with the scope "
-            "execute_tasks.",
-        }
-    }
-    for path, item in document["paths"].items():
-        for operation in item.values():
-            if "requestBody" in operation:
-                content = operation["requestBody"]["content"]["application/json"]
-                content["examples"] = _request_examples()
-            for parameter in operation.get("parameters", []):
-                if parameter["name"] == "type":
-                    parameter["schema"]["anyOf"][0]["enum"] = names
-            operation["security"] = [] if path.startswith("/health") else [{"BearerAuth": []}]
-            # Bad parameters are answered with 400 and the contract's error body.
-            operation["responses"].pop("422", None)
-    for unused in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(unused, None)
+    openapi.complete(document, operations.OPERATIONS)
     return document
-
-
-def _request_examples() -> dict[str, Any]:
-    """One for each operation, from the examples in its models."""
-    known = {operations.OPERATIONS.named(name) for name in operations.OPERATIONS.names}
-    return {
-        operation.task_type: {
-            "value": {
-                "common_payload": {
-                    name: (field.examples or [operation.task_type])[0]
-                    for name, field in CommonPayload.model_fields.items()
-                }
-                | {"operation_type": operation.task_type},
-                "operation_parameters": operation.parameters.model_json_schema()["examples"][0],
-            }
-        }
-        for operation in known
-    }
 
 
 @contextlib.asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +21,8 @@ log = get_logger(__name__)
 
 _LEEWAY_SECONDS = 30
 _KEY_SET_TIMEOUT_SECONDS = 5
+# What fetching and reading a key set raises, and a token cannot cause.
+_NO_KEYS = (jwt.PyJWKClientConnectionError, jwt.PyJWKSetError, json.JSONDecodeError, OSError)
 
 
 class KeySetUnavailable(MoraineError):
@@ -120,7 +123,7 @@ class IssuedTokens:
                 leeway=_LEEWAY_SECONDS,
                 options={"require": ["exp", "iss", "aud"]},
             )
-        except (jwt.PyJWKClientConnectionError, jwt.PyJWKSetError, OSError) as error:
+        except _NO_KEYS as error:
             log.error("auth.keys.unavailable", reason=type(error).__name__)
             raise KeySetUnavailable() from None
         except (jwt.PyJWTError, RecursionError) as error:

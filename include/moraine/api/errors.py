@@ -62,5 +62,7 @@ async def _http_error(_request: Request, error: Exception) -> JSONResponse:
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
-    log.error("api.unexpected", path=request.url.path, error=type(error).__name__, exc_info=error)
+    # The server logs the trace. Here it would come with the variables of each frame, tokens and
+    # bodies among them, where structlog's development output is on.
+    log.error("api.unexpected", path=request.url.path, error=type(error).__name__)
     return error_response(500, "INTERNAL_ERROR", "An unexpected error; the service's log has it.")

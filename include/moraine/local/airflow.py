@@ -233,6 +233,13 @@ class ApiServer(Component):
             if json.load(answer)["metadatabase"]["status"] != "healthy":
                 raise StackError("Airflow does not reach its database.")
 
+    def settle(self, report: Report) -> None:
+        """The interface for tasks is only built when it is first asked for, which takes seconds:
+        let those not be the first task's."""
+        del report
+        health = f"{self._airflow.url}/execution/health"
+        urllib.request.urlopen(health, timeout=60).close()  # noqa: S310
+
 
 class _Job(Component):
     """A component without a port: it is ready when it writes its heartbeat."""
@@ -256,6 +263,7 @@ class _Job(Component):
 class Scheduler(_Job):
     name = "scheduler"
     job_type = "SchedulerJob"
+    stop_seconds = 5  # it would wait for running tasks; those find their way back by the ledger
 
     @property
     def ports(self) -> dict[str, int]:

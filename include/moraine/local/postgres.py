@@ -136,10 +136,8 @@ class Postgres(Part):
 
     def _upgrade_ledger(self, report: Report) -> None:
         # Late, because Alembic takes half a second to import and most callers have no need of it.
-        try:
-            from moraine.migrations import upgrade
-        except ImportError:
-            return
+        from moraine.migrations import upgrade
+
         report(Event(self.name, "bringing the ledger up to date"))
         upgrade(self.ledger_url)
 

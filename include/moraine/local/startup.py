@@ -16,7 +16,9 @@ from moraine.local.processes import MARK, PART, tail
 from moraine.local.supervisor import Supervisor
 from moraine.local.vault import write_private
 
-_PROBE_INTERVAL = 0.1
+_PROBE_INTERVALS = (0.05, 0.5)
+"""Seconds: frequent at first, for PostgreSQL answers at once, then rarer, for every probe takes
+from the processor what the slow parts wait for."""
 _MOST_STARTS = 3
 
 
@@ -61,6 +63,7 @@ class Startup:
     def wait(self, part: Part, since: datetime, log_start: int = 0) -> None:
         deadline = time.monotonic() + self._patience.total_seconds()
         pids: set[int] = set()
+        interval, longest = _PROBE_INTERVALS
         while not self._aborted.is_set():
             try:
                 return part.probe(since)
@@ -73,7 +76,8 @@ class Startup:
             if time.monotonic() > deadline:
                 what = f"did not answer within {self._patience.total_seconds():.0f} s"
                 raise self._failure(part, f"{what} ({_one_line(reason)})", log_start) from reason
-            time.sleep(_PROBE_INTERVAL)
+            time.sleep(interval)
+            interval = min(interval * 1.2, longest)
         raise _Aborted
 
     def _bring_up(self, part: Part, needs: list[Future[None]], report: Report) -> None:

@@ -99,12 +99,17 @@ class TaskFeed:
                 await asyncio.sleep(_RECONNECT_AFTER)
 
     async def _batches(self, connection: psycopg.AsyncConnection) -> AsyncIterator[set[UUID]]:
-        """Ids of changed tasks as they come in, until it is time to poll."""
+        """Ids of changed tasks as they come in, until it is time to poll.
+
+        Changes that came in while the last ones were looked up are one batch.
+        """
         loop = asyncio.get_running_loop()
         end = loop.time() + self._poll_interval
         while (left := end - loop.time()) > 0:
+            changed: set[UUID] = set()
             async for notification in connection.notifies(timeout=left, stop_after=1):
-                yield _task_ids(notification.payload)
+                changed |= _task_ids(notification.payload)
+            yield changed
 
     async def _tell(self, task_ids: set[UUID]) -> None:
         wanted = list(task_ids)

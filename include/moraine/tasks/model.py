@@ -157,6 +157,19 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class Lease(Claim):
+    """A claim with what its worker has to know to begin: what claims in batches give."""
+
+    task_type: str
+    subject: str
+    task_payload: dict[str, Any]
+    checkpoint: dict[str, Any]
+    attempt_count: int
+    taken_over: bool
+    """The worker before this one went away without a word."""
+
+
+@dataclass(frozen=True, slots=True)
 class TaskFilter:
     """Which tasks a listing shows."""
 

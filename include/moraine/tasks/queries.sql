@@ -85,6 +85,11 @@ moved AS (
     FROM moved
 )
 
+-- name: claimed_leases
+SELECT task_id, version, lease_owner, task_type, subject, task_payload, checkpoint, attempt_count,
+       reason = {take_over}
+FROM claimed
+
 -- name: claimed_tasks
 SELECT {task} FROM claimed
 
@@ -122,7 +127,7 @@ RETURNING {task}
 SELECT {task} FROM tasks WHERE task_id = %(task_id)s
 
 -- name: get_many
-SELECT {task} FROM tasks WHERE task_id = ANY(%(task_ids)b)
+SELECT {task} FROM tasks WHERE task_id = ANY(%(task_ids)b::uuid[])
 
 -- name: history
 SELECT {version} FROM task_history WHERE task_id = %(task_id)s ORDER BY version

@@ -27,7 +27,6 @@ from moraine.log import get_logger
 from moraine.tasks.feed import Subscription
 from moraine.tasks.model import Status, Task, TaskFilter, TaskVersion
 from moraine.tasks.schemas import (
-    ErrorResponse,
     ExecutionResult,
     TaskAcceptedResponse,
     TaskDetail,
@@ -69,9 +68,14 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The error responses of a route, for the OpenAPI document."""
     return {
         status: {
-            "model": ErrorResponse,
             "description": words,
-            "content": {"application/json": {"example": {"error_code": code, "message": message}}},
+            # Not as a model: FastAPI would file it under the media type of the route's success.
+            "content": {
+                "application/json": {
+                    "schema": {"$ref": "#/components/schemas/ErrorResponse"},
+                    "example": {"error_code": code, "message": message},
+                }
+            },
         }
         for status, (words, code, message) in _ERRORS.items()
         if status in statuses
@@ -244,7 +248,9 @@ async def list_tasks(
     received_until: Annotated[
         AwareDatetime | None, Query(description="Received before this time")
     ] = None,
-    limit: Annotated[int, Query(ge=1, le=_MOST_PER_PAGE)] = 50,
+    limit: Annotated[
+        int, Query(ge=1, le=_MOST_PER_PAGE, description="How many at most on this page")
+    ] = 50,
     cursor: Annotated[UUID | None, Query(description="`next_cursor` of the page before")] = None,
 ) -> TaskPage:
     wanted = TaskFilter(

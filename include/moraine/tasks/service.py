@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
@@ -85,11 +86,12 @@ class TaskService:
     def cancel(self, task_id: UUID) -> Task:
         """End a waiting task at once; ask the worker of a running one to stop."""
         task = self.store.get(task_id)
-        for child in self.store.find(TaskFilter(parent_id=task_id), limit=1000):
-            if not child.status.terminal:
-                self.cancel(child.task_id)
         if task.status.terminal:
             raise TaskConflict(f"Task {task_id} has already ended as {task.status.wire}.")
+        for child in self.store.find(TaskFilter(parent_id=task_id), limit=1000):
+            if not child.status.terminal:
+                with contextlib.suppress(TaskConflict):  # it has ended since the look
+                    self.cancel(child.task_id)
         if task.status in LEASED:
             asked = self.store.request_cancel(task_id)
             return asked or self.cancel(task_id)

@@ -7,6 +7,7 @@ it is looked up before anything is repeated.
 
 from __future__ import annotations
 
+import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -34,6 +35,7 @@ from moraine.tasks.model import (
     LEASED,
     TRANSITIONS,
     Claim,
+    Lease,
     NewTask,
     Status,
     Task,
@@ -45,11 +47,11 @@ log = get_logger(__name__)
 
 _TAKE_OVER = "taken over after a lost lease"
 _CHAINS = {
-    "claim": ("pick_oldest", "lease", "claimed_tasks"),
+    "claim": ("pick_oldest", "lease", "claimed_leases"),
     "claim_one": ("pick_one", "lease", "claimed_tasks"),
     "advance": ("move", "moved_tasks"),
     "advance_many": ("move", "moved_count"),
-    "exchange": ("move", "pick_oldest", "lease", "claimed_tasks"),
+    "exchange": ("move", "pick_oldest", "lease", "claimed_leases"),
 }
 
 
@@ -80,9 +82,9 @@ _PAUSE = 0.25
 Row = dict[str, Any]
 RowFactory = Callable[[Any], Callable[[Any], Any]]
 
-
 _TASKS: RowFactory = args_row(Task)
 _VERSIONS: RowFactory = args_row(TaskVersion)
+_LEASES: RowFactory = args_row(Lease)
 
 
 def open_pool(url: str, *, size: int = 4, timeout: float = 5.0) -> ConnectionPool[Any]:
@@ -97,8 +99,15 @@ def open_pool(url: str, *, size: int = 4, timeout: float = 5.0) -> ConnectionPoo
             "application_name": "moraine",
             "connect_timeout": 5,
         },
-        configure=lambda connection: set_json_loads(from_json, connection),
+        configure=lambda connection: set_json_loads(_load_json, connection),
     )
+
+
+def _load_json(data: bytes | str) -> Any:
+    try:
+        return from_json(data)
+    except ValueError:  # nested deeper, or a number longer, than the fast parser takes
+        return json.loads(data)
 
 
 class TaskStore:
@@ -189,10 +198,10 @@ class TaskStore:
         limit: int = 1,
         task_types: list[str] | None = None,
         status: Status = Status.ACQUIRING_RESOURCES,
-    ) -> list[Task]:
+    ) -> list[Lease]:
         """Lease the oldest runnable tasks. Work that acquires nothing may claim as RUNNING."""
         leasing = self._leasing(owner, status, limit=limit, task_types=task_types)
-        return self._log_take_overs(self._tasks("claim", **leasing))
+        return self._leases("claim", **leasing)
 
     def claim_one(self, task_id: UUID, owner: str) -> Task | None:
         """Lease this task, or None if it is leased by another, not due, or terminal."""
@@ -201,7 +210,10 @@ class TaskStore:
             "claim_one", _TASKS, task_id=task_id, **self._leasing(owner, status)
         )
         if tasks:
-            return self._log_take_overs(tasks)[0]
+            task: Task = tasks[0]
+            if task.reason == _TAKE_OVER:
+                _log_take_over(task_id, task.attempt_count, owner)
+            return task
         if broken:
             task = self.get(task_id)
             if task.lease_owner == owner and task.status is status:
@@ -274,7 +286,7 @@ class TaskStore:
         *,
         limit: int,
         task_types: list[str] | None = None,
-    ) -> list[Task]:
+    ) -> list[Lease]:
         """Finish a batch and lease the next one, RUNNING, in one statement: for workers that go
         through many small tasks. Claims that were lost meanwhile are left alone."""
         if not claims:
@@ -283,7 +295,7 @@ class TaskStore:
         for moving in others:
             self._run("advance_many", **moving)
         leasing = self._leasing(owner, Status.RUNNING, limit=limit, task_types=task_types)
-        return self._log_take_overs(self._tasks("exchange", **(last | leasing)))
+        return self._leases("exchange", **(last | leasing))
 
     def heartbeat(self, claim: Claim, progress: Row | None = None) -> bool:
         """Extend the lease. True: somebody asked to cancel."""
@@ -359,16 +371,12 @@ class TaskStore:
             and (written[0].lease_owner or "") == claim.owner
         )
 
-    def _log_take_overs(self, tasks: list[Task]) -> list[Task]:
-        for task in tasks:
-            if task.reason == _TAKE_OVER:
-                log.warning(
-                    "task.lease.lost",
-                    task_id=str(task.task_id),
-                    attempt=task.attempt_count,
-                    new_owner=task.lease_owner,
-                )
-        return tasks
+    def _leases(self, name: str, **parameters: Any) -> list[Lease]:
+        leases: list[Lease] = self._run(name, _LEASES, **parameters)[0]
+        for lease in leases:
+            if lease.taken_over:
+                _log_take_over(lease.task_id, lease.attempt_count, lease.owner)
+        return leases
 
     def _already_in_progress(self, tasks: Sequence[NewTask | Task]) -> AlreadyInProgress:
         for task in tasks:
@@ -414,3 +422,7 @@ class TaskStore:
                     time.sleep(_PAUSE)
                 broken = True
                 self._pool.check()
+
+
+def _log_take_over(task_id: UUID, attempt: int, new_owner: str) -> None:
+    log.warning("task.lease.lost", task_id=str(task_id), attempt=attempt, new_owner=new_owner)

@@ -41,6 +41,7 @@ class Attempt:
         self._stopped_by: MoraineError | None = None
         self._on_stop: list[Callable[[], object]] = []
         self._done = threading.Event()
+        self._writing = threading.Lock()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def report(self, **progress: Any) -> None:
@@ -49,6 +50,13 @@ class Attempt:
 
     def on_stop(self, interrupt: Callable[[], object]) -> None:
         self._on_stop.append(interrupt)
+        if self._stopped_by is not None:
+            self._try_to(interrupt)
+
+    def start(self) -> None:
+        """The work itself begins. No heartbeat may name the version that this leaves behind."""
+        with self._writing:
+            self.claim = self._store.start(self.claim)
 
     def check(self) -> None:
         """Raise what stops the work, if anything does."""
@@ -79,13 +87,23 @@ class Attempt:
             self._beat_once()
             if self._stopped_by is not None:
                 for interrupt in self._on_stop:
-                    interrupt()
+                    self._try_to(interrupt)
                 return
+
+    def _try_to(self, interrupt: Callable[[], object]) -> None:
+        try:
+            interrupt()
+        except Exception as error:
+            log.warning(
+                "task.interrupt.failed", task_id=str(self.claim.task_id), error=type(error).__name__
+            )
 
     def _beat_once(self) -> None:
         progress, self._progress = self._progress, None
         try:
-            if self._store.heartbeat(self.claim, progress):
+            with self._writing:
+                cancel_requested = self._store.heartbeat(self.claim, progress)
+            if cancel_requested:
                 self._stopped_by = Cancelled("Cancelled on request.")
         except LeaseLost as lost:
             self._stopped_by = lost
@@ -94,6 +112,11 @@ class Attempt:
             # every write of this worker is refused.
             self._progress = self._progress or progress
             log.warning("task.heartbeat.missed", task_id=str(self.claim.task_id))
+        except Exception as error:
+            # Progress that cannot be written must not end the heartbeat: the next goes without it.
+            log.error(
+                "task.heartbeat.failed", task_id=str(self.claim.task_id), error=type(error).__name__
+            )
 
 
 class Work:
@@ -113,7 +136,7 @@ class Work:
 
     def start(self) -> Task:
         """Resources are there; the work itself begins."""
-        self.attempt.claim = self._store.start(self.attempt.claim)
+        self.attempt.start()
         return self._store.get(self.task.task_id)
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from moraine.settings import Settings
+from moraine.tasks.store import TaskStore
 from support import issuer as tokens
 from support.airflow_server import PASSWORD, AirflowServer, airflow_server
 from support.api_server import Api, Hand, running_api
 from support.issuer import Issuer
-
-from moraine.settings import Settings
-from moraine.tasks.store import TaskStore
 
 MakeSettings = Callable[..., Settings]
 StartApi = Callable[..., Api]
@@ -38,7 +38,9 @@ def airflow() -> Iterator[AirflowServer]:
 
 @pytest.fixture
 def make_settings(ledger_url: str, airflow: AirflowServer, key_file: Path) -> MakeSettings:
-    def make(*, jwt: dict[str, Any] | None = None, **changes: Any) -> Settings:
+    def make(
+        *, jwt: dict[str, Any] | None = None, metrics_cache: str = "0s", **changes: Any
+    ) -> Settings:
         sections: dict[str, Any] = {
             "ledger": {"url": ledger_url, "pool_size": 4},
             "airflow": {"url": airflow.url, "password": PASSWORD, "timeout": "1s"},
@@ -49,7 +51,7 @@ def make_settings(ledger_url: str, airflow: AirflowServer, key_file: Path) -> Ma
             sections[name] |= section
         sections["api"] |= {
             "accept_airflow_tokens": False,
-            "metrics_cache_duration": "0s",
+            "metrics_cache_duration": metrics_cache,
             "jwt": {"issuer": tokens.URL, **(jwt or {"jwks_file": key_file})},
         }
         return Settings(realm="demo", **sections)

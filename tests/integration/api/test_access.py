@@ -15,6 +15,7 @@ import jwt
 import pytest
 import requests
 from cryptography.hazmat.primitives.asymmetric import ec
+
 from support.airflow_server import AirflowServer
 from support.api_server import SYNC, Api, purge
 from support.issuer import Issuer
@@ -112,9 +113,7 @@ BAD_TOKENS: dict[str, Callable[[Issuer], str]] = {
 
 
 @pytest.mark.parametrize("kind", ["file", "url"])
-def test_bad_tokens(
-    start_api: StartApi, issuer: Issuer, airflow: AirflowServer, kind: str
-) -> None:
+def test_bad_tokens(start_api: StartApi, issuer: Issuer, airflow: AirflowServer, kind: str) -> None:
     airflow.key_set = issuer.key_set
     api = start_api(jwt={"jwks_url": f"{airflow.url}/keys"} if kind == "url" else None)
     assert api.get("/v1/tasks").status_code == 200

@@ -12,8 +12,6 @@ from uuid import UUID
 
 import pytest
 import requests
-from support.airflow_server import AirflowServer
-from support.api_server import SYNC, Api, Hand, now, purge, wait_for
 
 from moraine.api.app import MOUNT_PATH
 from moraine.errors import (
@@ -29,6 +27,8 @@ from moraine.errors import (
 from moraine.settings import Settings
 from moraine.tasks.model import Status, TaskFilter
 from moraine.tasks.store import TaskStore
+from support.airflow_server import AirflowServer
+from support.api_server import SYNC, Api, Hand, now, purge, wait_for
 
 StartApi = Callable[..., Api]
 MakeSettings = Callable[..., Settings]

@@ -9,11 +9,11 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from support.airflow_server import AirflowServer
-from support.api_server import Api, Hand, now, wait_for
 
 from moraine.errors import StorageUnavailable, TableNotFound
 from moraine.tasks.model import Claim, NewTask, Status
+from support.airflow_server import AirflowServer
+from support.api_server import Api, Hand, now, wait_for
 
 
 def ids(page: dict[str, Any]) -> list[str]:
@@ -307,9 +307,7 @@ def test_line_separators_in_a_text_do_not_break_an_event(api: Api, hand: Hand) -
     assert events[-1][1]["result_summary"] == text
 
 
-def test_the_feed_survives_a_foreign_notification(
-    api: Api, hand: Hand, ledger_url: str
-) -> None:
+def test_the_feed_survives_a_foreign_notification(api: Api, hand: Hand, ledger_url: str) -> None:
     task_id = api.submit("orders")
     with psycopg.connect(ledger_url, autocommit=True) as connection:
         connection.execute("select pg_notify('moraine_tasks', 'not a task')")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 import operator
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -47,8 +47,12 @@ class BatchOutcome:
 
 
 def spark_table(spark: SparkSession, name: str, catalog: CatalogSettings, parts: list[str]) -> str:
-    """The table's name in Spark SQL, in a Spark catalog that reads it fresh."""
-    alias = "moraine_" + re.sub(r"\W", "_", name)
+    """The table's name in Spark SQL, in a Spark catalog that reads it fresh.
+
+    A catalog is set up once in a session, for good; so its alias stands for all its settings.
+    """
+    settings = f"{name}\n{catalog.model_dump_json()}"
+    alias = f"moraine_{hashlib.sha256(settings.encode()).hexdigest()[:16]}"
     key = f"spark.sql.catalog.{alias}"
     options = {
         f"{key}.type": "rest",

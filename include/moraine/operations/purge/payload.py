@@ -9,6 +9,7 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -19,6 +20,11 @@ from moraine.tasks.operation import Parameters
 Text = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=4096)]
 Name = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=255)]
 
+# Flags come as strings: the contract's map of properties holds nothing else.
+Flag = Annotated[
+    bool,
+    WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "string", "enum": ["true", "false"]}]}),
+]
 # The subject of a live task is in a unique index, and PostgreSQL bounds the size of its entries.
 _MOST_SUBJECT_BYTES = 2000
 
@@ -49,9 +55,11 @@ class PurgeProperties(_Model):
 
     model_config = ConfigDict(extra="forbid")
 
-    dry_run: bool = Field(False, alias="dryRun", description="Plan, and delete nothing")
-    skip_trash: bool = Field(True, alias="skipTrash", description="There is no trash to skip")
-    delete_marker_files: bool = Field(False, alias="deleteMarkerFiles")
+    dry_run: Flag = Field(False, alias="dryRun", description="Plan, and delete nothing")
+    skip_trash: Flag = Field(True, alias="skipTrash", description="There is no trash to skip")
+    delete_marker_files: Flag = Field(
+        False, alias="deleteMarkerFiles", description="Files that no metadata names are left"
+    )
 
     @field_validator("skip_trash")
     @classmethod

@@ -24,11 +24,13 @@ log = get_logger(__name__)
 
 def admit(params: Mapping[str, Any]) -> str:
     """The task that the run names, or a new one made of what somebody filled in."""
-    if params.get("task_id"):
-        return str(UUID(params["task_id"]))
-    with runtime.dag_service() as service:
-        submission = Submission(OPERATION, _from_form(params), service.settings.realm)
-        return str(service.admit(submission).task_id)
+    with _failing_plainly():
+        if params.get("task_id"):
+            return _named_task(params["task_id"])
+        asked = _from_form(params)
+        with runtime.dag_service() as service:
+            submission = Submission(OPERATION, asked, service.settings.realm)
+            return str(service.admit(submission).task_id)
 
 
 def acquire(task_id: str, run_id: str) -> None:
@@ -60,8 +62,10 @@ def run_step(name: str, task_id: str, run_id: str, application: str) -> None:
             runtime.submit(application, [task_id, run_id, *wanted])
 
 
-def settle(task_id: str, run_id: str) -> str:
+def settle(task_id: str | None, run_id: str) -> str:
     """The end of the run. It is red unless the task succeeded, or was none of this run's."""
+    if task_id is None:
+        raise AirflowFailException("No task was admitted, so there is none to settle; see `admit`.")
     with runtime.dag_worker(run_id) as worker:
         task, ours = steps.settle(worker, UUID(task_id))
     words = _in_words(task)
@@ -89,14 +93,24 @@ def _from_form(params: Mapping[str, Any]) -> PurgeParameters:
                     "namespace_levels": params["namespace"].split("."),
                     "table_name": params["table"],
                 },
+                # The switch comes last: nothing else in the form turns a dry run into a purge.
                 "properties": {
-                    "dryRun": params["dry_run"],
                     **(params.get("properties") or {}),
+                    "dryRun": params["dry_run"],
                 },
             }
         )
     except ValidationError as error:
         raise ValidationFailed(f"The form is not filled in: {explain(error)}") from None
+
+
+def _named_task(task_id: str) -> str:
+    try:
+        return str(UUID(task_id))
+    except ValueError:
+        raise ValidationFailed(
+            f"{task_id[:100]!r} is no task id; leave it empty to purge the table of the form."
+        ) from None
 
 
 @contextmanager

@@ -86,6 +86,7 @@ def plan(worker: Worker, task_id: UUID, spark: SessionFactory) -> None:
         table = _load_pinned(settings, asked, work.task)
         work.report(step="plan", files_done=0, files_total=None)
         with session_for(spark, work) as session:
+            failpoint("purge.plan.before")
             location = _inventory_location(settings, work.task)
             identity = asked.table_identity
             name = job.spark_table(
@@ -134,6 +135,7 @@ def delete(worker: Worker, task_id: UUID, spark: SessionFactory) -> None:
                     _add(phases[outcome.phase], outcome, resumed=outcome.phase in resumed)
                     failed += outcome.failed[: _most(settings) - len(failed)]
                     progress.show(outcome.phase)
+                    failpoint(f"purge.delete.{outcome.phase}.batch")
                 if failed:
                     raise StorageRefused(
                         f"Files could not be deleted; the first: {failed[0]}",

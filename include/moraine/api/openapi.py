@@ -1,0 +1,80 @@
+"""What FastAPI cannot know about the contract, added to the document it writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from moraine.tasks.operation import Registry
+from moraine.tasks.schemas import CommonPayload, ErrorResponse, TaskDetail, TaskPage, TaskPayload
+
+_REFERENCE = "#/components/schemas/{model}"
+_BEARER = {
+    "type": "http",
+    "scheme": "bearer",
+    "bearerFormat": "JWT",
+    "description": "An Airflow token, or a JWT of the configured issuer with the scope "
+    "execute_tasks.",
+}
+
+
+def complete(document: dict[str, Any], operations: Registry) -> None:
+    """Add the payload of every operation, examples, and who may call."""
+    document["components"]["securitySchemes"] = {"BearerAuth": _BEARER}
+    _add_schemas(document["components"]["schemas"], operations)
+    for path, item in document["paths"].items():
+        for route in item.values():
+            route["security"] = [] if path.startswith("/health") else [{"BearerAuth": []}]
+            # Bad parameters are answered with 400 and the contract's error body.
+            route["responses"].pop("422", None)
+            for parameter in route.get("parameters", []):
+                if parameter["name"] == "type":
+                    parameter["schema"]["anyOf"][0]["enum"] = operations.names
+            if "requestBody" in route:
+                body = route["requestBody"]["content"]["application/json"]
+                body["examples"] = _request_examples(operations)
+            for response in route["responses"].values():
+                for content in response["content"].values():
+                    if "itemSchema" in content:  # a word of OpenAPI 3.2; this is 3.1
+                        content["schema"] = content.pop("itemSchema")
+
+
+def _add_schemas(schemas: dict[str, Any], operations: Registry) -> None:
+    requests: list[type[BaseModel]] = [TaskPayload, *operations.parameter_models]
+    # FastAPI does not see the requests, and takes every null out of the records' examples.
+    answers: list[type[BaseModel]] = [TaskDetail, TaskPage, ErrorResponse]
+    for model in requests + answers:
+        schema = model.model_json_schema(
+            ref_template=_REFERENCE, mode="validation" if model in requests else "serialization"
+        )
+        schemas.update(schema.pop("$defs", {}))
+        schemas[model.__name__] = schema
+    schemas["TaskPayload"]["properties"]["operation_parameters"] = {
+        "anyOf": [
+            {"$ref": _REFERENCE.format(model=model.__name__)}
+            for model in operations.parameter_models
+        ]
+    }
+    schemas["CommonPayload"]["properties"]["operation_type"]["enum"] = operations.names
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+
+
+def _request_examples(operations: Registry) -> dict[str, Any]:
+    """One for each operation, from the examples in the models."""
+    common = {
+        name: field.examples[0]
+        for name, field in CommonPayload.model_fields.items()
+        if field.examples
+    }
+    return {
+        operation.task_type: {
+            "summary": operation.task_type,
+            "value": {
+                "common_payload": {**common, "operation_type": operation.task_type},
+                "operation_parameters": operation.parameters.model_json_schema()["examples"][0],
+            },
+        }
+        for operation in {operations.named(name): None for name in operations.names}
+    }

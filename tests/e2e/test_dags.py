@@ -1,0 +1,107 @@
+"""The Dags themselves: how they parse and what they say about themselves, and the two that care
+for the ledger at work."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from moraine.local.stack import PROJECT
+from moraine.operations.purge import OPERATION
+from moraine.operations.purge.payload import PurgeParameters
+from moraine.tasks.model import Status, Task
+from moraine.tasks.service import Submission
+from support.platform import Platform
+
+DAGS = {"table_purge", "task_sweep", "ledger_cleanup"}
+# What costs time at parse and is of use only to a running task.
+_HEAVY = ("pyspark", "pyarrow", "pandas", "psycopg", "requests", "moraine")
+_IMPORTED = f"""
+import json, runpy, sys
+before = set(sys.modules)
+import airflow.sdk
+airflows_own = set(sys.modules)
+for path in sys.argv[1:]:
+    runpy.run_path(path)
+print(json.dumps(sorted(m for m in set(sys.modules) - airflows_own if m.split(".")[0] in {_HEAVY})))
+"""
+
+
+def test_every_dag_parses_without_an_error(platform: Platform) -> None:
+    assert platform.get("importErrors")["import_errors"] == []
+    assert {dag["dag_id"] for dag in platform.get("dags")["dags"]} == DAGS
+
+
+def test_parsing_imports_nothing_that_only_a_task_needs(platform: Platform) -> None:
+    files = sorted(str(path) for path in (PROJECT / "dags").glob("*.py"))
+    assert len(files) == len(DAGS)
+    done = subprocess.run(
+        [sys.executable, "-c", _IMPORTED, *files],
+        env=platform.environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert json.loads(done.stdout.splitlines()[-1]) == []
+
+
+@pytest.mark.parametrize("dag_id", sorted(DAGS))
+def test_a_dag_says_whose_it_is_and_what_it_does(platform: Platform, dag_id: str) -> None:
+    dag = platform.get(f"dags/{dag_id}/details")
+    assert dag["owners"] == ["moraine"]
+    assert "moraine" in {tag["name"] for tag in dag["tags"]}
+    assert dag["doc_md"].startswith("### ")
+    assert dag["is_paused"] is False
+
+
+def admitted(platform: Platform) -> Task:
+    """A task that is in the ledger and was never started."""
+    table = platform.write_table()
+    parameters = platform.payload(table)["operation_parameters"]
+    asked = PurgeParameters.model_validate(parameters)
+    return platform.service.admit(Submission(OPERATION, asked, platform.settings.realm))
+
+
+def test_the_sweep_starts_what_was_never_started(platform: Platform) -> None:
+    task = admitted(platform)
+    run_id = platform.trigger("task_sweep")
+    assert platform.finished_run(run_id, "task_sweep")["state"] == "success"
+    ended = platform.wait_for_state(task.task_id, Status.SUCCESS, Status.FAILURE)
+    assert (ended.status, ended.attempt_count) == (Status.SUCCESS, 1)
+    assert len(platform.runs_of(task.task_id)) == 1
+
+
+def test_the_cleanup_removes_old_tasks_with_their_folder(platform: Platform) -> None:
+    old, young = _ended(platform), _ended(platform)
+    folders = [platform.folder_of(task.task_id) for task in (old, young)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "inventory").write_text("kept as long as the task")
+    age = platform.settings.delegation.task.retention + timedelta(minutes=1)
+    with psycopg.connect(platform.stack.postgres.ledger_url) as ledger:
+        ledger.execute(
+            "UPDATE tasks SET last_status_change_ts = now() - %s WHERE task_id = %s",
+            [age, old.task_id],
+        )
+
+    run_id = platform.trigger("ledger_cleanup")
+
+    assert platform.finished_run(run_id, "ledger_cleanup")["state"] == "success"
+    store = platform.service.store
+    assert store.get_many([old.task_id, young.task_id]) == [store.get(young.task_id)]
+    assert store.history(old.task_id) == []
+    assert [folder.exists() for folder in folders] == [False, True]
+
+
+def _ended(platform: Platform) -> Task:
+    """A task that was cancelled before it began."""
+    parameters = platform.payload(platform.new_table())["operation_parameters"]
+    asked = PurgeParameters.model_validate(parameters)
+    task = platform.service.admit(Submission(OPERATION, asked, platform.settings.realm))
+    return platform.service.cancel(task.task_id)

@@ -1,0 +1,78 @@
+"""A purge started by hand: the Dag's form, as Airflow's UI sends it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from moraine.tasks.model import Status, TaskFilter
+from support.platform import CATALOG, NAMESPACE, Platform, Table
+
+
+def form(table: Table, **fields: Any) -> dict[str, Any]:
+    return {"catalog": CATALOG, "namespace": NAMESPACE, "table": table.name, **fields}
+
+
+def test_a_dry_run_unless_it_is_switched_off(platform: Platform) -> None:
+    table = platform.write_table()
+    before = table.files()
+
+    run = platform.finished_run(platform.trigger("table_purge", form(table)))
+    assert run["state"] == "success"
+    assert f"Dry run: {len(before)} files would be deleted." in run["note"]
+    assert table.files() == before
+
+    run = platform.finished_run(platform.trigger("table_purge", form(table, dry_run=False)))
+    assert run["state"] == "success"
+    assert run["note"] == (
+        f"{table.subject}: COMPLETED_SUCCESS. {len(before)} files deleted, none is left."
+    )
+    assert table.files() == {}
+    task = platform.task_of(table)
+    assert (task.status, task.lease_owner) == (Status.SUCCESS, run["dag_run_id"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "The form is not filled in: table_identity.catalog_name"),
+        ({"properties": {"skipTrash": "false"}}, "Moraine has no trash"),
+        ({"properties": {"skipTash": "true"}}, "unknown properties skipTash"),
+        ({"task_id": "orders"}, "'orders' is no task id"),
+    ],
+)
+def test_a_form_that_is_wrong_fails_the_run_and_writes_nothing(
+    platform: Platform, fields: dict[str, Any], words: str
+) -> None:
+    filled = form(platform.new_table(), **fields) if fields else {}
+    newest = platform.service.store.find(TaskFilter(), limit=1)
+
+    run_id = platform.trigger("table_purge", filled)
+
+    assert platform.finished_run(run_id)["state"] == "failed"
+    log = platform.log_of(run_id, "admit")
+    assert words in log
+    assert "VALIDATION_FAILED" in log
+    assert platform.service.store.find(TaskFilter(), limit=1) == newest
+
+
+def test_the_second_run_for_a_task_ends_at_once(platform: Platform) -> None:
+    table = platform.write_table()
+    platform.failpoints.hold_at("purge.plan.before")
+    task_id = platform.submit(table)
+    platform.failpoints.wait_until_hit("purge.plan.before")
+    history = platform.history(task_id)
+
+    second = platform.trigger("table_purge", {"task_id": str(task_id)})
+
+    platform.finished_run(second)
+    states = platform.task_states(second)
+    assert states.pop("admit") == "success"
+    assert set(states.values()) == {"skipped"}
+    assert re.search("leased by another run", platform.log_of(second, "acquire"))
+    assert platform.history(task_id) == history
+    platform.failpoints.release("purge.plan.before")
+    assert platform.finish(task_id).attempt_count == 1
+    assert table.files() == {}

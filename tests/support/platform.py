@@ -1,0 +1,381 @@
+"""The whole platform, for the tests that need all of it: one stack, started once.
+
+`PLATFORM_HOME=/some/folder pytest tests/e2e` keeps the stack there and running, so that the next
+run does not wait for its start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
+
+import psutil
+import pyarrow.parquet
+import pytest
+
+from moraine.api.client import ApiError, DelegationClient
+from moraine.catalog.client import LoadedTable, RestCatalog
+from moraine.dag_runs import AirflowSession
+from moraine.errors import MoraineError
+from moraine.local.processes import inherited_environment
+from moraine.local.stack import Stack
+from moraine.runtime import open_service
+from moraine.settings import Settings
+from moraine.storage.files import local_path, task_folder
+from moraine.tasks.model import Status, Task, TaskVersion
+from moraine.tasks.service import TaskService
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+CATALOG, NAMESPACE = "demo", "shop"
+LEASE = 6.0
+MAX_ATTEMPTS = 4
+SYNC = "/v1/tasks/execute/synchronous"
+
+# Waits are long enough for a busy machine and end as soon as they can.
+PATIENCE = 120.0
+
+_SHORT_SETTINGS = {
+    "MORAINE_DELEGATION__RETRY__TABLE_PURGE__MAX_ATTEMPTS": str(MAX_ATTEMPTS),
+    "MORAINE_DELEGATION__RETRY__TABLE_PURGE__INITIAL_BACKOFF_DURATION": "1s",
+    "MORAINE_DELEGATION__RETRY__TABLE_PURGE__BACKOFF_MULTIPLIER": "1",
+    "MORAINE_DELEGATION__TASK__LEASE__LOST_TIMEOUT_DURATION": f"{LEASE}s",
+    "MORAINE_DELEGATION__TASK__LEASE__HEARTBEAT_INTERVAL": "0.5s",
+    "MORAINE_DELEGATION__SYNCHRONOUS__WAIT_LIMIT": f"{PATIENCE}s",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the demo catalog, and its folder on this machine's disk."""
+
+    name: str
+    folder: Path
+
+    @property
+    def subject(self) -> str:
+        return f"{CATALOG}.{NAMESPACE}.{self.name}"
+
+    def files(self) -> dict[str, str]:
+        """Every file below the table's folder, with a checksum of its content."""
+        return checksums(self.folder)
+
+
+class Failpoints:
+    """Arms the platform's failpoints; see moraine.failpoints."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def kill_at(self, name: str) -> None:
+        self._arm(name, "kill")
+
+    def hold_at(self, name: str) -> None:
+        self._arm(name, "hold")
+
+    def hit(self, name: str) -> bool:
+        return (self.folder / f"{name}.held").exists()
+
+    def wait_until_hit(self, name: str) -> None:
+        wait_for(lambda: self.hit(name), f"nobody came to the failpoint {name}")
+
+    def release(self, name: str) -> None:
+        (self.folder / f"{name}.held").unlink()
+
+    def clear(self) -> None:
+        """Let everything go, and arm nothing."""
+        for file in self.folder.iterdir():
+            file.unlink(missing_ok=True)
+
+    def _arm(self, name: str, what: str) -> None:
+        # Whole or not at all: a process may look at this very moment.
+        draft = self.folder / ".draft"
+        draft.write_text(what)
+        draft.rename(self.folder / name)
+
+
+class Platform:
+    """What a test has at hand: the callers' API, the operators' tools, and the disk."""
+
+    def __init__(self, stack: Stack, service: TaskService, failpoints: Failpoints) -> None:
+        self.stack = stack
+        self.service = service
+        self.failpoints = failpoints
+        self.settings = service.settings
+        self.client = DelegationClient(self.settings)
+        self.airflow = AirflowSession(self.settings.airflow)
+        self.catalog = RestCatalog(self.settings.catalogs[CATALOG])
+        self._names = iter(range(1, 1_000_000))
+        self._spark: SparkSession | None = None
+
+    # --- Tables -----------------------------------------------------------------------------
+
+    @property
+    def spark(self) -> SparkSession:
+        """A session of the tests' own, on the server that the Dags use."""
+        if self._spark is None:
+            from pyspark.sql import SparkSession
+
+            self._spark = SparkSession.builder.remote(self.stack.spark.url).create()
+        return self._spark
+
+    def close_spark(self) -> None:
+        """Also after the server was killed: it does not know the session any more."""
+        if self._spark is not None:
+            with contextlib.suppress(Exception):
+                self._spark.stop()
+            self._spark = None
+
+    def new_table(self) -> Table:
+        """A name that no table has yet."""
+        return self.table(f"t{next(self._names)}_{time.time_ns() // 1_000_000}")
+
+    def table(self, name: str) -> Table:
+        return Table(name, self.warehouse / NAMESPACE / name)
+
+    def write_table(self, table: Table | None = None, **properties: str) -> Table:
+        """A small table: two snapshots and a row-level delete."""
+        table = table or self.new_table()
+        given = {"format-version": "2", "write.delete.mode": "merge-on-read", **properties}
+        options = ", ".join(f"'{name}' = '{value}'" for name, value in given.items())
+        self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.{NAMESPACE}")
+        self.spark.sql(
+            f"CREATE TABLE {table.subject} USING iceberg TBLPROPERTIES ({options}) "
+            "AS SELECT id, id * 2 AS double FROM range(0, 100, 1, 1)"
+        )
+        self.spark.sql(f"DELETE FROM {table.subject} WHERE id = 7")
+        return table
+
+    def load(self, table: Table) -> LoadedTable:
+        return self.catalog.load_table([NAMESPACE], table.name)
+
+    def inventory(self, location: str) -> set[str]:
+        """The paths that a task's inventory names."""
+        files = pyarrow.parquet.read_table(local_path(location), columns=["path"])
+        return {local_path(path) for path in files["path"].to_pylist()}
+
+    @property
+    def warehouse(self) -> Path:
+        return self.stack.catalog.warehouse
+
+    # --- Tasks ------------------------------------------------------------------------------
+
+    def payload(self, table: Table, **parameters: Any) -> dict[str, Any]:
+        """A request to purge a table. `parameters` are laid over `operation_parameters`."""
+        payload = self.client.purge_payload(CATALOG, [NAMESPACE], table.name)
+        payload["operation_parameters"] |= parameters
+        return payload
+
+    def submit(self, table: Table, **parameters: Any) -> UUID:
+        answer = self.client.call("POST", "/v1/tasks", json=self.payload(table, **parameters))
+        return UUID(answer["delegation_task_id"])
+
+    def execute(self, table: Table, **parameters: Any) -> dict[str, Any]:
+        """The synchronous endpoint. An answer other than 200 is an ApiError."""
+        payload = self.payload(table, **parameters)
+        return self.client.call("POST", SYNC, json=payload, timeout=PATIENCE + 30)
+
+    def post(self, payload: dict[str, Any]) -> dict[str, Any] | ApiError:
+        """The synchronous endpoint's answer, whether it is good or bad."""
+        try:
+            return self.client.call("POST", SYNC, json=payload, timeout=PATIENCE + 30)
+        except ApiError as error:
+            return error
+
+    def executing(self, table: Table, **parameters: Any) -> Future[dict[str, Any]]:
+        """The same in the background."""
+        future: Future[dict[str, Any]] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(self.execute(table, **parameters))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=run, name="caller", daemon=True).start()
+        return future
+
+    def task(self, task_id: UUID | str) -> Task:
+        return self.service.store.get(UUID(str(task_id)))
+
+    def history(self, task_id: UUID | str) -> list[TaskVersion]:
+        return self.service.store.history(UUID(str(task_id)))
+
+    def task_of(self, table: Table) -> Task:
+        """The newest task about a table, once there is one."""
+        found = wait_for(
+            lambda: self.client.tasks(table=table.subject, limit=1)["tasks"], "no task was written"
+        )
+        return self.task(found[0]["delegation_task_id"])
+
+    def wait_for_state(self, task_id: UUID | str, *states: Status) -> Task:
+        def look() -> Task | None:
+            task = self.task(task_id)
+            return task if task.status in states else None
+
+        return wait_for(look, lambda: f"the task did not become {states}: {self.task(task_id)}")
+
+    def finish(self, task_id: UUID | str, *, patience: float = PATIENCE) -> Task:
+        """Wait for a task's end. The sweep's schedule is 30 s; here it goes all the time."""
+
+        def look() -> Task | None:
+            with contextlib.suppress(MoraineError):  # what is down comes back
+                task = self.task(task_id)
+                if task.status.terminal:
+                    return task
+                self.service.sweep()
+            return None
+
+        return wait_for(
+            look, lambda: f"the task has no end: {self.task(task_id)}", patience, pause=0.4
+        )
+
+    def folder_of(self, task_id: UUID) -> Path:
+        """Where a task keeps its inventory."""
+        return Path(local_path(task_folder(self.settings.workspace, task_id)))
+
+    def environment(self) -> dict[str, str]:
+        """Of a process that uses the platform."""
+        return self.stack.environment({**inherited_environment(), **_SHORT_SETTINGS})
+
+    # --- Airflow ----------------------------------------------------------------------------
+
+    def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
+        """Start a Dag run as the UI's form does; its id."""
+        response = self.airflow.request(
+            "POST",
+            f"/api/v2/dags/{dag_id}/dagRuns",
+            json={"logical_date": None, "conf": dict(conf or {})},
+        )
+        assert response.status_code == 200, response.text
+        return str(response.json()["dag_run_id"])
+
+    def get(self, path: str) -> dict[str, Any]:
+        response = self.airflow.request("GET", f"/api/v2/{path}")
+        assert response.status_code == 200, response.text
+        return dict(response.json())
+
+    def run(self, run_id: str, dag_id: str = "table_purge") -> dict[str, Any]:
+        return self.get(f"dags/{dag_id}/dagRuns/{run_id}")
+
+    def finished_run(self, run_id: str, dag_id: str = "table_purge") -> dict[str, Any]:
+        def look() -> dict[str, Any] | None:
+            run = self.run(run_id, dag_id)
+            return run if run["state"] in ("success", "failed") else None
+
+        return wait_for(look, f"the run {run_id} has no end")
+
+    def runs_of(self, task_id: UUID | str) -> list[dict[str, Any]]:
+        """The Dag runs that were started for a task, oldest first."""
+        answer = self.get(f"dags/table_purge/dagRuns?run_id_pattern={task_id}&limit=100")
+        return sorted(answer["dag_runs"], key=lambda run: run["run_after"])
+
+    def task_states(self, run_id: str, dag_id: str = "table_purge") -> dict[str, str]:
+        answer = self.get(f"dags/{dag_id}/dagRuns/{run_id}/taskInstances")
+        return {task["task_id"]: task["state"] for task in answer["task_instances"]}
+
+    def log_of(self, run_id: str, step: str) -> str:
+        """What a person reads in the UI as the log of a step."""
+        path = f"dags/table_purge/dagRuns/{run_id}/taskInstances/{step}/logs/1?full_content=true"
+        return str(self.get(path)["content"])
+
+    def process_of(self, run_id: str, step: str) -> psutil.Process:
+        """The process that runs a step; its parent is Airflow's supervisor of it."""
+        path = f"dags/table_purge/dagRuns/{run_id}/taskInstances/{step}"
+        title = f"airflow worker -- {self.get(path)['id']}"
+        found = [p for p in psutil.process_iter(["cmdline"]) if title in p.info["cmdline"]]
+        assert len(found) == 1, found
+        return found[0]
+
+
+def wait_for(
+    look: Callable[[], T | None],
+    else_say: str | Callable[[], str],
+    patience: float = PATIENCE,
+    *,
+    pause: float = 0.1,
+) -> T:
+    """What `look` gives, as soon as it gives something."""
+    give_up_at = time.monotonic() + patience
+    while True:
+        if found := look():
+            return found
+        if time.monotonic() > give_up_at:
+            words = else_say if isinstance(else_say, str) else else_say()
+            raise AssertionError(f"{words} (after {patience:.0f} s)")
+        time.sleep(pause)
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    return {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+# --- Fixtures -------------------------------------------------------------------------------
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test's time limit is about the test: whichever comes first also starts the platform."""
+    for item in items:
+        if "platform" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(300, func_only=True))
+
+
+@pytest.fixture(scope="session")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """Every part of the stack, with short settings. Started when a test first asks for it."""
+    kept = os.environ.get("PLATFORM_HOME")
+    home = Path(kept) if kept else tmp_path_factory.mktemp("platform")
+    stack = Stack.open(home) if (home / "stack.json").exists() else Stack.ephemeral(home)
+    failpoints = Failpoints(home / "failpoints")
+    failpoints.folder.mkdir(parents=True, exist_ok=True)
+    failpoints.clear()
+    try:
+        stack.up(extra_env={**_SHORT_SETTINGS, "MORAINE_FAILPOINTS": str(failpoints.folder)})
+        with open_service(_settings_of(stack)) as service:
+            platform = Platform(stack, service, failpoints)
+            try:
+                yield platform
+            finally:
+                failpoints.clear()
+                platform.close_spark()
+    finally:
+        if not kept:
+            stack.down()
+    assert kept or stack._processes() == []
+
+
+@pytest.fixture(autouse=True)
+def _let_go(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whatever a test armed or holds, the next one finds nothing of it."""
+    yield
+    if "platform" in request.fixturenames:
+        request.getfixturevalue("platform").failpoints.clear()
+
+
+def _settings_of(stack: Stack) -> Settings:
+    """As the stack's own processes have them."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**stack.environment(), **_SHORT_SETTINGS}.items():
+            if name.startswith("MORAINE_"):
+                patch.setenv(name, value)
+        return Settings()

@@ -1,0 +1,185 @@
+"""The heartbeat beside the work: what it carries, what stops the work, and what does not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import cast
+
+import pytest
+
+from moraine.errors import Cancelled, LeaseLost, LedgerUnavailable
+from moraine.tasks.store import TaskStore
+from moraine.tasks.worker import Attempt
+
+from .fakes import FakeStore, a_task
+
+SOON = timedelta(milliseconds=5)
+NEVER = timedelta(hours=1)
+
+
+def attempt_at(store: FakeStore, interval: timedelta = SOON) -> Attempt:
+    return Attempt(cast(TaskStore, store), store.claim, interval)
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_outlives_its_attempt() -> Iterator[None]:
+    yield
+    assert not [thread for thread in threading.enumerate() if thread.name == "heartbeat"]
+
+
+class Interrupted(Exception):
+    """What the work raises when somebody pulls it out of a call that blocks."""
+
+
+def run(attempt: Attempt, work: Callable[[Attempt], object]) -> None:
+    with attempt:
+        work(attempt)
+
+
+def work_until_interrupted(attempt: Attempt) -> None:
+    pulled = threading.Event()
+    attempt.on_stop(pulled.set)
+    assert pulled.wait(timeout=10), "nobody interrupted the work"
+    raise Interrupted
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"), [(True, Cancelled), (LeaseLost("gone"), LeaseLost)]
+)
+def test_a_cancel_or_a_lost_lease_interrupts_the_work_and_ends_the_block(
+    answer: bool | Exception, expected: type[Exception]
+) -> None:
+    store = FakeStore(a_task(), False, False, answer)
+    with pytest.raises(expected) as stopped:
+        run(attempt_at(store), work_until_interrupted)
+    assert isinstance(stopped.value.__cause__, Interrupted)
+    assert len(store.beats) == 3, "nothing is beaten after the end"
+
+
+def test_work_that_was_not_interruptible_ends_with_the_stop_all_the_same() -> None:
+    store = FakeStore(a_task(), False, True)
+    with pytest.raises(Cancelled), attempt_at(store):
+        store.wait_for(lambda beats: len(beats) >= 2)
+
+
+def test_work_that_asks_is_told() -> None:
+    def work(attempt: Attempt) -> None:
+        stopped = threading.Event()
+        attempt.on_stop(stopped.set)
+        stopped.wait(timeout=10)
+        attempt.check()
+
+    lost = LeaseLost("gone")
+    with pytest.raises(LeaseLost) as raised:
+        run(attempt_at(FakeStore(a_task(), False, lost)), work)
+    assert raised.value is lost
+    assert lost.__cause__ is None, "the work itself raised it"
+
+
+@pytest.mark.parametrize("answer", [True, LeaseLost("gone")])
+def test_work_does_not_begin_when_it_is_already_over(answer: bool | Exception) -> None:
+    begun: list[Attempt] = []
+    with pytest.raises((Cancelled, LeaseLost)):
+        run(attempt_at(FakeStore(a_task(), answer)), begun.append)
+    assert not begun
+
+
+def test_who_wants_to_be_interrupted_too_late_is_interrupted_at_once() -> None:
+    late = threading.Event()
+
+    def work(attempt: Attempt) -> None:
+        first = threading.Event()
+        attempt.on_stop(first.set)
+        first.wait(timeout=10)
+        attempt.on_stop(late.set)
+
+    with pytest.raises(Cancelled):
+        run(attempt_at(FakeStore(a_task(), False, True)), work)
+    assert late.is_set()
+
+
+def test_an_interrupt_that_fails_does_not_spare_the_others() -> None:
+    def fail() -> None:
+        raise OSError("Spark is gone")
+
+    def work(attempt: Attempt) -> None:
+        attempt.on_stop(fail)
+        work_until_interrupted(attempt)
+
+    with pytest.raises(Cancelled) as stopped:
+        run(attempt_at(FakeStore(a_task(), False, True)), work)
+    assert isinstance(stopped.value.__cause__, Interrupted)
+
+
+def test_a_ledger_that_does_not_answer_is_no_lost_lease() -> None:
+    away = LedgerUnavailable("down")
+    store = FakeStore(a_task(), away, away, away, away)
+    interrupted = threading.Event()
+    attempt = attempt_at(store)
+    with attempt:
+        attempt.on_stop(interrupted.set)
+        store.wait_for(lambda beats: len(beats) >= 6)
+    assert not interrupted.is_set()
+
+
+def test_progress_outlives_the_ledgers_absence() -> None:
+    away = LedgerUnavailable("down")
+    store = FakeStore(a_task(), False, away, away)
+    attempt = attempt_at(store)
+    with attempt:
+        attempt.report(files=7)
+        store.wait_for(lambda beats: len(beats) >= 5)
+    carried = [beat for beat in store.beats if beat is not None]
+    assert carried[-1] == {"files": 7}
+    assert len(carried) <= 3, "once it is written it is not carried again"
+
+
+def test_progress_is_reported_once_and_the_newest_wins() -> None:
+    store = FakeStore(a_task())
+    attempt = attempt_at(store, NEVER)
+    with attempt:
+        attempt.report(files=1)
+        attempt.report(files=2)
+    assert store.beats == [None, {"files": 2}]
+
+
+def test_a_block_without_news_ends_without_a_beat() -> None:
+    store = FakeStore(a_task())
+    with attempt_at(store, NEVER):
+        pass
+    assert store.beats == [None]
+
+
+def test_a_stop_that_the_last_beat_finds_counts() -> None:
+    store = FakeStore(a_task(), False, True)
+    attempt = attempt_at(store, NEVER)
+    with pytest.raises(Cancelled), attempt:
+        attempt.report(files=1)
+
+
+def test_progress_that_cannot_be_written_does_not_end_the_heartbeat() -> None:
+    store = FakeStore(a_task(), False, TypeError("not JSON"))
+    attempt = attempt_at(store)
+    with attempt:
+        attempt.report(files=object())
+        store.wait_for(lambda beats: len(beats) >= 4)
+    assert [beat for beat in store.beats if beat] == [store.beats[1]]
+
+
+def test_an_error_of_the_work_is_its_own() -> None:
+    with pytest.raises(Interrupted) as raised, attempt_at(FakeStore(a_task())):
+        raise Interrupted
+    assert raised.value.__cause__ is None
+
+
+def test_no_heartbeat_names_the_version_that_the_start_leaves_behind() -> None:
+    store = FakeStore(a_task())
+    store.start_takes = 0.05
+    attempt = attempt_at(store, timedelta(milliseconds=1))
+    with attempt:
+        attempt.start()
+        begun = len(store.beats)
+        store.wait_for(lambda beats: len(beats) > begun + 1)
+    assert attempt.claim.version == store.task.version == 3

@@ -1,0 +1,55 @@
+"""Nothing that is called a secret reaches a log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from moraine.log import configure, get_logger, is_secret_name
+
+SECRETS = [
+    "password",
+    "ledger_password",
+    "clientSecret",
+    "s3.secret-access-key",
+    "s3.access-key-id",
+    "aws_access_key_id",
+    "adls.sas-token",
+    "Authorization",
+    "credential",
+    "gcs.oauth2.token",
+    "private_key",
+]
+HARMLESS = ["task_id", "subject", "table", "reason", "owner", "attempt", "code", "summary"]
+
+
+@pytest.fixture(autouse=True)
+def _log_settings_are_put_back() -> Iterator[None]:
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_is_not_written(
+    name: str, as_json: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    configure(json=as_json)
+    with caplog.at_level(logging.INFO):
+        get_logger("moraine.test").info("task.admitted", task_id="t-1", **{name: "hunter2"})
+    assert "hunter2" not in caplog.text
+    assert "***" in caplog.text
+    assert "t-1" in caplog.text
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_is_no_secret_is_written(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert not is_secret_name(name)
+    configure(json=True)
+    with caplog.at_level(logging.INFO):
+        get_logger("moraine.test").info("task.admitted", **{name: "plain to see"})
+    assert "plain to see" in caplog.text

@@ -1,0 +1,62 @@
+"""What a benchmark found: a table for people, and a file for whoever compares runs.
+
+report = Report("ledger", "Claim and complete")
+report.figure("moraine_tasks_per_s", [9100.0, 9300.0, 9000.0])
+report.ratio("claim_complete_vs_best_peer", 2.4, aim="2 or more")
+report.finish()
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path(__file__).parent / "results"
+
+
+class Report:
+    """Figures are measured several times and shown as medians; ratios are what counts."""
+
+    def __init__(self, name: str, title: str) -> None:
+        self._name = name
+        self._title = title
+        self._figures: dict[str, list[float]] = {}
+        self._ratios: dict[str, float] = {}
+        self._aims: dict[str, str] = {}
+
+    def figure(self, name: str, values: Sequence[float]) -> None:
+        self._figures[name] = [round(value, 4) for value in values]
+
+    def ratio(self, name: str, value: float, *, aim: str) -> None:
+        self._ratios[name] = round(value, 3)
+        self._aims[name] = aim
+
+    def finish(self) -> None:
+        """Print the table and write `bench/results/NAME.json`."""
+        figures = Table("figure", "median", "lowest", "highest", "times", title=self._title)
+        for name, values in self._figures.items():
+            shown = (f"{value:,.3f}" for value in (median(values), min(values), max(values)))
+            figures.add_row(name, *shown, str(len(values)))
+        ratios = Table("ratio", "value", "aim")
+        for name, value in self._ratios.items():
+            ratios.add_row(name, f"{value:.2f}", self._aims[name])
+        Console().print(figures, ratios)
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / f"{self._name}.json").write_text(json.dumps(self._content(), indent=2) + "\n")
+
+    def _content(self) -> dict[str, object]:
+        return {
+            "ratios": self._ratios,
+            "medians": {name: median(values) for name, values in self._figures.items()},
+            "figures": self._figures,
+            "measured": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": {"cores": os.cpu_count(), "python": platform.python_version()},
+        }

@@ -16,7 +16,7 @@ $(READY): requirements.lock pyproject.toml
 	@echo "Making the virtual environment $(VENV) (about 1.5 GB, a minute or two the first time)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet uv
-	@$(BIN)/uv pip install --python $(BIN)/python -r requirements.lock
+	@$(BIN)/uv pip install --python $(BIN)/python --compile-bytecode -r requirements.lock
 	@$(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps -e .
 	@touch $(READY)
 

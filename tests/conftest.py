@@ -1,9 +1,12 @@
-"""What tests of several folders need: a PostgreSQL of their own, and a ledger in it."""
+"""What tests of several folders need: a PostgreSQL of their own with a ledger in it, or the whole
+platform."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -12,7 +15,8 @@ from psycopg import sql
 from moraine.local.stack import Stack
 from moraine.tasks.store import TaskStore, open_pool
 
-pytest_plugins = ["support.platform"]
+if TYPE_CHECKING:
+    from support.platform import Platform
 
 
 @pytest.fixture(scope="session")
@@ -41,3 +45,26 @@ def ledger_url(postgres: Stack) -> Iterator[str]:
 def store(ledger_url: str) -> Iterator[TaskStore]:
     with open_pool(ledger_url) as pool:
         yield TaskStore(pool)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test's time limit is about the test: whichever comes first also starts the platform."""
+    for item in items:
+        if "running_platform" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(300, func_only=True))
+
+
+@pytest.fixture(scope="session")
+def running_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """One stack with all its parts, for every test that needs one."""
+    from support.platform import running_platform  # late: most tests have no use for it
+
+    with running_platform(partial(tmp_path_factory.mktemp, "platform")) as platform:
+        yield platform
+
+
+@pytest.fixture
+def platform(running_platform: Platform) -> Iterator[Platform]:
+    """Whatever a test arms or holds, the next one finds nothing of it."""
+    yield running_platform
+    running_platform.failpoints.clear()

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
 LEDGER = "moraine_ledger"
 SPARK = "moraine_spark"
 AIRFLOW = "moraine_airflow"
-
-# The package lies in PROJECT/include (see the Dockerfile), and Airflow's tasks run anywhere.
-_PROJECT = Path(__file__).resolve().parents[2]
 
 # A worker waits out a restart of the database; whoever takes over later raises the version.
 _WORKER_PATIENCE = timedelta(minutes=2)
@@ -91,8 +87,7 @@ def spark_session() -> SparkSession:
 
     url = SparkConnectHook(SPARK).get_connection_url()
     connection = _connection(SPARK)
-    shared = connection and connection.extra_dejson.get("session_id")
-    return connect(f"{url};session_id={shared}" if shared else url)
+    return connect(url, shared=connection.extra_dejson.get("session_id") if connection else None)
 
 
 def spark_is_submitted() -> bool:
@@ -102,17 +97,20 @@ def spark_is_submitted() -> bool:
 
 
 def submit(application: str, arguments: list[str]) -> None:
-    """Run a Spark app, named by its path in the project, to its end on the master behind
-    `moraine_spark`."""
+    """Run a Spark app to its end on the master behind `moraine_spark`.
+
+    The app's driver runs here and inherits the ledger's address; as a Spark setting it would
+    show in process lists.
+    """
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
     hook = SparkSubmitHook(
         conn_id=SPARK,
         name=f"moraine {arguments[0]}",
         application_args=arguments,
-        env_vars={"MORAINE_LEDGER__URL": _ledger_url()},
     )
-    hook.submit(os.fspath(_PROJECT / application))
+    os.environ["MORAINE_LEDGER__URL"] = _ledger_url()
+    hook.submit(application)
 
 
 def _ledger_url() -> str:

@@ -12,6 +12,7 @@ from moraine.tasks.worker import Work
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.connect.client import SparkConnectClient
 
 log = get_logger(__name__)
 
@@ -20,28 +21,49 @@ SessionFactory = Callable[[], "SparkSession"]
 
 _DETAILS_LIMIT = 2000
 
-# The client's own policy tries for ten minutes. A server that came back after a crash knows
-# neither the session nor its jobs, so waiting longer than a hiccup of the network lasts is of no
-# use: the step fails, and the ledger schedules the next attempt. This comes to about 15 seconds.
-_PATIENCE = {
-    "max_retries": 6,
-    "initial_backoff": 50,
-    "backoff_multiplier": 3,
-    "max_backoff": 10_000,
-}
 
-
-def connect(url: str) -> SparkSession:
+def connect(url: str, *, shared: str | None = None) -> SparkSession:
     """A session on a Connect server.
 
-    The URL may name a session that many processes share: the server then keeps one warm Python
-    daemon for all of them instead of starting one each. Nobody may stop such a session.
+    `shared` names a session that many processes use: the server then keeps one warm Python
+    daemon for all of them instead of starting one each. Nobody should stop it; if somebody did,
+    its name is of no use until the server is restarted, and this gives a session of its own.
     """
     from pyspark.sql import SparkSession
+
+    if shared is None:
+        return _impatient(SparkSession.builder.remote(url).getOrCreate())
+    session = _impatient(SparkSession.builder.remote(f"{url};session_id={shared}").getOrCreate())
+    if not _is_closed(session):
+        return session
+    log.warning("spark.shared_session.closed", session_id=shared)
+    return _impatient(SparkSession.builder.remote(url).create())
+
+
+def _is_closed(session: SparkSession) -> bool:
+    from pyspark.errors import PySparkException
+
+    try:
+        return not session.version
+    except PySparkException as error:
+        if _condition(error) == "INVALID_HANDLE.SESSION_CLOSED":
+            return True
+        raise
+
+
+def _impatient(session: SparkSession) -> SparkSession:
+    """Bound how long the client waits for a server that went away.
+
+    Its own policy tries for ten minutes. A server that comes back after a crash knows neither
+    the session nor its jobs, so waiting for longer than a hiccup of the network lasts is of no
+    use: the step fails, and the ledger schedules the next attempt. This is 16 seconds.
+    """
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    session = SparkSession.builder.remote(url).getOrCreate()
-    session.client.set_retry_policies([DefaultPolicy(**_PATIENCE)])
+    client: SparkConnectClient = session.client  # type: ignore[operator]
+    client.set_retry_policies(
+        [DefaultPolicy(max_retries=6, initial_backoff=50, backoff_multiplier=3, max_backoff=10_000)]
+    )
     return session
 
 

@@ -19,16 +19,13 @@ from moraine.tasks.service import Submission
 from support.platform import Platform
 
 DAGS = {"table_purge", "task_sweep", "ledger_cleanup"}
-# What costs time at parse and is of use only to a running task.
-_HEAVY = ("pyspark", "pyarrow", "pandas", "psycopg", "requests", "moraine")
-_IMPORTED = f"""
+# What costs time to import and is of use only to a running task.
+_HEAVY = {"fastapi", "moraine.runtime", "numpy", "pandas", "pyarrow", "pyspark", "requests"}
+_IMPORTED = """
 import json, runpy, sys
-before = set(sys.modules)
-import airflow.sdk
-airflows_own = set(sys.modules)
 for path in sys.argv[1:]:
     runpy.run_path(path)
-print(json.dumps(sorted(m for m in set(sys.modules) - airflows_own if m.split(".")[0] in {_HEAVY})))
+print(json.dumps(list(sys.modules)))
 """
 
 
@@ -48,7 +45,9 @@ def test_parsing_imports_nothing_that_only_a_task_needs(platform: Platform) -> N
         check=True,
         timeout=120,
     )
-    assert json.loads(done.stdout.splitlines()[-1]) == []
+    imported = set(json.loads(done.stdout.splitlines()[-1]))
+    assert "airflow" in imported
+    assert imported & _HEAVY == set()
 
 
 @pytest.mark.parametrize("dag_id", sorted(DAGS))

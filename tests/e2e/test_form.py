@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
-
 from moraine.tasks.model import Status, TaskFilter
 from support.platform import CATALOG, NAMESPACE, Platform, Table
 
@@ -34,27 +32,25 @@ def test_a_dry_run_unless_it_is_switched_off(platform: Platform) -> None:
     assert (task.status, task.lease_owner) == (Status.SUCCESS, run["dag_run_id"])
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({}, "The form is not filled in: table_identity.catalog_name"),
-        ({"properties": {"skipTrash": "false"}}, "Moraine has no trash"),
-        ({"properties": {"skipTash": "true"}}, "unknown properties skipTash"),
-        ({"task_id": "orders"}, "'orders' is no task id"),
-    ],
-)
-def test_a_form_that_is_wrong_fails_the_run_and_writes_nothing(
-    platform: Platform, fields: dict[str, Any], words: str
-) -> None:
-    filled = form(platform.new_table(), **fields) if fields else {}
+WRONG: dict[str, dict[str, Any]] = {
+    "The form is not filled in: table_identity.catalog_name": {"catalog": ""},
+    "Moraine has no trash": {"properties": {"skipTrash": "false"}},
+    "unknown properties skipTash": {"properties": {"skipTash": "true"}},
+    "'orders' is no task id": {"task_id": "orders"},
+}
+
+
+def test_a_form_that_is_wrong_fails_the_run_and_writes_nothing(platform: Platform) -> None:
     newest = platform.service.store.find(TaskFilter(), limit=1)
-
-    run_id = platform.trigger("table_purge", filled)
-
-    assert platform.finished_run(run_id)["state"] == "failed"
-    log = platform.log_of(run_id, "admit")
-    assert words in log
-    assert "VALIDATION_FAILED" in log
+    runs = {
+        words: platform.trigger("table_purge", form(platform.new_table(), **fields))
+        for words, fields in WRONG.items()
+    }
+    for words, run_id in runs.items():
+        assert platform.finished_run(run_id)["state"] == "failed"
+        log = platform.log_of(run_id, "admit")
+        assert words in log
+        assert "VALIDATION_FAILED: " in log
     assert platform.service.store.find(TaskFilter(), limit=1) == newest
 
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+from moraine.local.stack import PROJECT
 from moraine.tasks.model import Status
 from support.platform import CATALOG, NAMESPACE, Platform
 
@@ -28,7 +29,8 @@ def test_purged_by_spark_submit(platform: Platform) -> None:
     files = table.files()
     form = {"catalog": CATALOG, "namespace": NAMESPACE, "table": table.name, "dry_run": False}
     master = json.dumps({"conn_type": "spark", "host": "local[2]"})
-    command = [sys.executable, "-c", _RUN, json.dumps(form), "by-hand", "spark_apps/purge_table.py"]
+    application = str(PROJECT / "spark_apps" / "purge_table.py")
+    command = [sys.executable, "-c", _RUN, json.dumps(form), "by-hand", application]
 
     done = subprocess.run(
         command,

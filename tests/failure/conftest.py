@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from support.platform import Platform, checksums
@@ -11,10 +9,8 @@ from support.purges import Purge
 
 
 @pytest.fixture
-def purge(platform: Platform) -> Iterator[Purge]:
+def purge(platform: Platform) -> Purge:
     table = platform.write_table()
     files = table.files()
     others = {p: c for p, c in checksums(platform.warehouse).items() if p not in files}
-    yield Purge(platform, table, files, others)
-    # Whatever the test left undone is not the next one's business.
-    platform.failpoints.clear()
+    return Purge(platform, table, files, others)

@@ -26,7 +26,7 @@ from moraine.api.client import ApiError, DelegationClient
 from moraine.catalog.client import LoadedTable, RestCatalog
 from moraine.dag_runs import AirflowSession
 from moraine.errors import MoraineError
-from moraine.local.processes import inherited_environment
+from moraine.local.processes import MARK, inherited_environment
 from moraine.local.stack import Stack
 from moraine.runtime import open_service
 from moraine.settings import Settings
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CATALOG, NAMESPACE = "demo", "shop"
-LEASE = 6.0
+LEASE = 8
 MAX_ATTEMPTS = 4
 SYNC = "/v1/tasks/execute/synchronous"
 
@@ -227,6 +227,12 @@ class Platform:
 
         return wait_for(look, lambda: f"the task did not become {states}: {self.task(task_id)}")
 
+    def wait_for_heartbeat(self, task_id: UUID | str) -> None:
+        """Until the worker of a task has beaten: then it knows what it was asked before."""
+        seen = self.task(task_id).lease_expires_ts
+        wait_for(lambda: self.task(task_id).lease_expires_ts != seen, "the worker has no pulse")
+        time.sleep(0.1)  # from the ledger's answer to the worker's thread
+
     def finish(self, task_id: UUID | str, *, patience: float = PATIENCE) -> Task:
         """Wait for a task's end. The sweep's schedule is 30 s; here it goes all the time."""
 
@@ -286,6 +292,12 @@ class Platform:
         answer = self.get(f"dags/{dag_id}/dagRuns/{run_id}/taskInstances")
         return {task["task_id"]: task["state"] for task in answer["task_instances"]}
 
+    def mark_failed(self, run_id: str, step: str) -> None:
+        """As an operator does it in the UI."""
+        path = f"/api/v2/dags/table_purge/dagRuns/{run_id}/taskInstances/{step}"
+        response = self.airflow.request("PATCH", path, json={"new_state": "failed"})
+        assert response.status_code == 200, response.text
+
     def log_of(self, run_id: str, step: str) -> str:
         """What a person reads in the UI as the log of a step."""
         path = f"dags/table_purge/dagRuns/{run_id}/taskInstances/{step}/logs/1?full_content=true"
@@ -294,10 +306,9 @@ class Platform:
     def process_of(self, run_id: str, step: str) -> psutil.Process:
         """The process that runs a step; its parent is Airflow's supervisor of it."""
         path = f"dags/table_purge/dagRuns/{run_id}/taskInstances/{step}"
-        title = f"airflow worker -- {self.get(path)['id']}"
-        found = [p for p in psutil.process_iter(["cmdline"]) if title in p.info["cmdline"]]
-        assert len(found) == 1, found
-        return found[0]
+        process = psutil.Process(self.get(path)["pid"])
+        assert process.environ()[MARK] == str(self.stack.home)
+        return process
 
 
 def wait_for(
@@ -330,21 +341,11 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-# --- Fixtures -------------------------------------------------------------------------------
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test's time limit is about the test: whichever comes first also starts the platform."""
-    for item in items:
-        if "platform" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.timeout(300, func_only=True))
-
-
-@pytest.fixture(scope="session")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    """Every part of the stack, with short settings. Started when a test first asks for it."""
+@contextlib.contextmanager
+def running_platform(new_home: Callable[[], Path]) -> Iterator[Platform]:
+    """Every part of the stack, with short settings, and no process left afterwards."""
     kept = os.environ.get("PLATFORM_HOME")
-    home = Path(kept) if kept else tmp_path_factory.mktemp("platform")
+    home = Path(kept) if kept else new_home()
     stack = Stack.open(home) if (home / "stack.json").exists() else Stack.ephemeral(home)
     failpoints = Failpoints(home / "failpoints")
     failpoints.folder.mkdir(parents=True, exist_ok=True)
@@ -362,14 +363,6 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
         if not kept:
             stack.down()
     assert kept or stack._processes() == []
-
-
-@pytest.fixture(autouse=True)
-def _let_go(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Whatever a test armed or holds, the next one finds nothing of it."""
-    yield
-    if "platform" in request.fixturenames:
-        request.getfixturevalue("platform").failpoints.clear()
 
 
 def _settings_of(stack: Stack) -> Settings:

@@ -54,6 +54,7 @@ AIRFLOW_DIFFERS = {
 }
 AIRFLOW_LEFT_OUT = {"AIRFLOW__CORE__HOSTNAME_CALLABLE"}  # a container's own name is right
 SPARK_DIFFERS = {
+    "spark.driver.extraJavaOptions",
     "spark.master",
     "spark.driver.extraClassPath",
     "spark.executor.extraClassPath",
@@ -289,6 +290,14 @@ def test_spark_is_configured_as_in_the_stack(stack: Stack) -> None:
     agreeing = set(own) & set(embedded) - SPARK_DIFFERS
     assert {k: own[k] for k in agreeing} == {k: embedded[k] for k in agreeing}
     assert "spark.sql.extensions" in agreeing
+
+
+def test_spark_runs_with_the_same_java_options(stack: Stack) -> None:
+    option = "spark.driver.extraJavaOptions"
+    own = spark_defaults((ROOT / "docker/spark/spark-defaults.conf").read_text())[option]
+    embedded = spark_defaults(stack.spark.render_defaults())[option]
+    # The embedded one keeps its temporary files in its own folder; a container has its own /tmp.
+    assert [word for word in embedded.split() if "java.io.tmpdir" not in word] == own.split()
 
 
 def test_spark_finds_its_master_and_its_jars() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import urllib.request
 from datetime import datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ class RestCatalog(Part):
         self._jars = jars
         self._classes = classes
         self._folder = settings.home / "catalog"
+        self._scratch = self._folder / "scratch"
 
     @property
     def ports(self) -> dict[str, int]:
@@ -43,6 +45,11 @@ class RestCatalog(Part):
             folder.mkdir(exist_ok=True)
         self._classes.compile(java, report)
 
+    def clean(self) -> None:
+        """SQLite's driver unpacks its library anew at every start."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.mkdir()
+
     def command(self) -> Command:
         classes = [self._classes.folder, *self._jars.class_path("catalog")]
         return Command(
@@ -50,6 +57,8 @@ class RestCatalog(Part):
                 str(find_java().java),
                 f"-Xmx{self._settings.catalog_memory}",
                 "-XX:+UseSerialGC",
+                "-XX:-UsePerfData",
+                f"-Djava.io.tmpdir={self._scratch}",
                 "-Dorg.slf4j.simpleLogger.showDateTime=true",
                 "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSXXX",
                 "-cp",

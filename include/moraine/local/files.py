@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def file_uri(path: Path) -> str:
@@ -40,7 +43,8 @@ def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
 def _lines(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Dotted keys with JSON values, which are TOML for all that settings hold."""
     for key, value in values.items():
-        name = f"{prefix}{json.dumps(key, ensure_ascii=False)}"
+        bare = _BARE_KEY.fullmatch(key)
+        name = prefix + (key if bare else json.dumps(key, ensure_ascii=False))
         if isinstance(value, Mapping):
             yield from _lines(value, f"{name}.")
         else:

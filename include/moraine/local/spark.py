@@ -54,6 +54,7 @@ class SparkConnect(Part):
         self._catalog_url = catalog_url
         self._session = session
         self._folder = settings.home / "spark"
+        self._scratch = self._folder / "scratch"
 
     @property
     def ports(self) -> dict[str, int]:
@@ -94,8 +95,8 @@ class SparkConnect(Part):
         (conf / "log4j2.properties").write_text(_LOGGING)
 
     def clean(self) -> None:
-        shutil.rmtree(self._folder / "local", ignore_errors=True)
-        (self._folder / "local").mkdir()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.mkdir()
 
     def command(self) -> Command:
         ui = {
@@ -138,8 +139,12 @@ class SparkConnect(Part):
             # On the class path rather than spark.jars, which copies 50 MB at every start.
             "spark.driver.extraClassPath": class_path,
             "spark.executor.extraClassPath": class_path,
-            "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:-UsePerfData",
-            "spark.local.dir": str(self._folder / "local"),
+            "spark.driver.extraJavaOptions": (
+                # Out of memory, the server would go on with a dead context: better started anew.
+                "-XX:+UseParallelGC -XX:-UsePerfData -XX:+ExitOnOutOfMemoryError "
+                f'-Djava.io.tmpdir="{self._scratch}"'
+            ),
+            "spark.local.dir": str(self._scratch),
             "spark.sql.warehouse.dir": file_uri(self._folder / "warehouse"),
             "spark.sql.catalogImplementation": "in-memory",
             "spark.sql.session.timeZone": "UTC",

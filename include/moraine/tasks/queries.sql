@@ -21,11 +21,18 @@ SELECT {task} FROM added
 
 -- name: pick_oldest
 -- Runnable tasks, oldest first: new ones, due retries, and those whose lease ran out. The limit is
--- a subquery so that one plan fits every limit, and is made once.
+-- a subquery and the types are a block of their own so that one plan, made once, fits every call.
 picked AS MATERIALIZED (
     SELECT task_id FROM tasks
     WHERE runnable_ts <= now()
-      AND (%(task_types)s::text[] IS NULL OR task_type = ANY(%(task_types)s))
+    ORDER BY runnable_ts LIMIT (SELECT %(limit)s::int)
+    FOR UPDATE SKIP LOCKED
+)
+
+-- name: pick_oldest_of_types
+picked AS MATERIALIZED (
+    SELECT task_id FROM tasks
+    WHERE runnable_ts <= now() AND task_type = ANY(%(task_types)s)
     ORDER BY runnable_ts LIMIT (SELECT %(limit)s::int)
     FOR UPDATE SKIP LOCKED
 )
@@ -59,9 +66,9 @@ claimed AS (
     FROM claimed
 )
 
--- name: move
--- Move tasks on, from the version their writer holds and from a state that allows it.
-moved AS (
+-- name: advance
+-- Move a task on, from the version its writer holds and from a state that allows it.
+WITH moved AS (
     UPDATE tasks SET
         version = version + 1, status = %(status)s, last_status_change_ts = now(),
         reason = %(reason)s, next_scheduled_run_ts = %(next_run)s,
@@ -72,10 +79,9 @@ moved AS (
         error_code = %(error_code)s,
         result_summary = coalesce(%(summary)s, result_summary),
         result_extended = %(extended)s
-    WHERE task_id = ANY(%(task_ids)b::uuid[]) AND version = %(version)s
-      AND status = ANY(%(from_statuses)s)
+    WHERE task_id = %(task_id)s AND version = %(version)s AND status = ANY(%(from_statuses)s)
     RETURNING *
-), moves_logged AS (
+), logged AS (
     INSERT INTO task_history (task_id, version, status, last_status_change_ts, attempt_count,
                               reason, next_scheduled_run_ts, lease_owner, lease_acquired_ts,
                               error_code, result_summary, result_extended)
@@ -84,20 +90,34 @@ moved AS (
            result_extended
     FROM moved
 )
+SELECT {task} FROM moved
+
+-- name: finish
+-- Advance a batch whose work succeeded, with no more in it than that needs.
+finished AS (
+    UPDATE tasks SET
+        version = version + 1, status = 'SUCCESS', last_status_change_ts = now(),
+        reason = 'succeeded', lease_expires_ts = NULL, error_code = NULL,
+        result_summary = %(summary)s, result_extended = NULL
+    WHERE task_id = ANY(%(task_ids)b::uuid[]) AND version = %(version)s AND status = 'RUNNING'
+    RETURNING task_id, version, status, last_status_change_ts, attempt_count, reason, lease_owner,
+              lease_acquired_ts, result_summary
+), ends_logged AS (
+    INSERT INTO task_history (task_id, version, status, last_status_change_ts, attempt_count,
+                              reason, lease_owner, lease_acquired_ts, result_summary)
+    SELECT * FROM finished
+)
 
 -- name: claimed_leases
 SELECT task_id, version, lease_owner, task_type, subject, task_payload, checkpoint, attempt_count,
        reason = {take_over}
 FROM claimed
 
--- name: claimed_tasks
+-- name: claimed_task
 SELECT {task} FROM claimed
 
--- name: moved_tasks
-SELECT {task} FROM moved
-
--- name: moved_count
-SELECT count(*) AS moved FROM moved
+-- name: finished_count
+SELECT count(*) AS finished FROM finished
 
 -- name: heartbeat
 -- Extend a lease and report progress; no new version. No row: the lease is lost.

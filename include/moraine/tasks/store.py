@@ -48,10 +48,11 @@ log = get_logger(__name__)
 _TAKE_OVER = "taken over after a lost lease"
 _CHAINS = {
     "claim": ("pick_oldest", "lease", "claimed_leases"),
-    "claim_one": ("pick_one", "lease", "claimed_tasks"),
-    "advance": ("move", "moved_tasks"),
-    "advance_many": ("move", "moved_count"),
-    "exchange": ("move", "pick_oldest", "lease", "claimed_leases"),
+    "claim_of_types": ("pick_oldest_of_types", "lease", "claimed_leases"),
+    "claim_one": ("pick_one", "lease", "claimed_task"),
+    "succeed_many": ("finish", "finished_count"),
+    "exchange": ("finish", "pick_oldest", "lease", "claimed_leases"),
+    "exchange_of_types": ("finish", "pick_oldest_of_types", "lease", "claimed_leases"),
 }
 
 
@@ -200,8 +201,8 @@ class TaskStore:
         status: Status = Status.ACQUIRING_RESOURCES,
     ) -> list[Lease]:
         """Lease the oldest runnable tasks. Work that acquires nothing may claim as RUNNING."""
-        leasing = self._leasing(owner, status, limit=limit, task_types=task_types)
-        return self._leases("claim", **leasing)
+        leasing = self._leasing(owner, status, limit=limit)
+        return self._leases("claim", task_types, **leasing)
 
     def claim_one(self, task_id: UUID, owner: str) -> Task | None:
         """Lease this task, or None if it is leased by another, not due, or terminal."""
@@ -243,17 +244,19 @@ class TaskStore:
             tasks, broken = self._run(
                 "advance",
                 _TASKS,
-                **self._moving(
-                    [claim.task_id],
-                    claim.version,
-                    status,
-                    reason,
-                    result=None if result is None else Jsonb(result),
-                    next_run=next_run,
-                    error_code=error_code,
-                    summary=summary,
-                    extended=extended,
-                ),
+                task_id=claim.task_id,
+                version=claim.version,
+                status=status,
+                from_statuses=_BEFORE[status],
+                reason=reason,
+                next_run=next_run,
+                keeps_lease=status in LEASED,
+                lease=self._lease,
+                restarts=status is Status.SUBMITTED,
+                result=None if result is None else Jsonb(result),
+                error_code=error_code,
+                summary=summary,
+                extended=extended,
             )
         except psycopg.errors.UniqueViolation as error:
             raise self._already_in_progress([self.get(claim.task_id)]) from error
@@ -274,8 +277,8 @@ class TaskStore:
     def succeed_many(self, claims: Sequence[Claim], summary: str) -> int:
         """Finish a batch of claims at once; those that were lost meanwhile are left alone."""
         return sum(
-            self._run("advance_many", **moving)[0][0]["moved"]
-            for moving in self._succeeding(claims, summary)
+            self._run("succeed_many", **finishing)[0][0]["finished"]
+            for finishing in _by_version(claims, summary)
         )
 
     def exchange(
@@ -291,11 +294,11 @@ class TaskStore:
         through many small tasks. Claims that were lost meanwhile are left alone."""
         if not claims:
             return self.claim(owner, limit=limit, task_types=task_types, status=Status.RUNNING)
-        *others, last = self._succeeding(claims, summary)
-        for moving in others:
-            self._run("advance_many", **moving)
-        leasing = self._leasing(owner, Status.RUNNING, limit=limit, task_types=task_types)
-        return self._leases("exchange", **(last | leasing))
+        *others, last = _by_version(claims, summary)
+        for finishing in others:
+            self._run("succeed_many", **finishing)
+        leasing = self._leasing(owner, Status.RUNNING, limit=limit)
+        return self._leases("exchange", task_types, **last, **leasing)
 
     def heartbeat(self, claim: Claim, progress: Row | None = None) -> bool:
         """Extend the lease. True: somebody asked to cancel."""
@@ -334,33 +337,6 @@ class TaskStore:
     def _leasing(self, owner: str, status: Status, **picking: Any) -> Row:
         return {"owner": owner, "lease_status": status, "lease": self._lease, **picking}
 
-    def _moving(
-        self, task_ids: Sequence[UUID], version: int, status: Status, reason: str, **outcome: Any
-    ) -> Row:
-        nothing = dict.fromkeys(("result", "next_run", "error_code", "summary", "extended"))
-        return {
-            "task_ids": task_ids,
-            "version": version,
-            "status": status,
-            "reason": reason,
-            "keeps_lease": status in LEASED,
-            "lease": self._lease,
-            "restarts": status is Status.SUBMITTED,
-            "from_statuses": _BEFORE[status],
-            **nothing,
-            **outcome,
-        }
-
-    def _succeeding(self, claims: Sequence[Claim], summary: str) -> list[Row]:
-        """One move for each version that is held: there are as many as attempts differ."""
-        by_version = defaultdict(list)
-        for claim in claims:
-            by_version[claim.version].append(claim.task_id)
-        return [
-            self._moving(task_ids, version, Status.SUCCESS, "succeeded", summary=summary)
-            for version, task_ids in by_version.items()
-        ]
-
     def _is_ours(self, task: Task, claim: Claim, status: Status, reason: str) -> bool:
         """Whether the write of a broken connection went through after all."""
         written = [row for row in self.history(task.task_id) if row.version == claim.version + 1]
@@ -371,7 +347,9 @@ class TaskStore:
             and (written[0].lease_owner or "") == claim.owner
         )
 
-    def _leases(self, name: str, **parameters: Any) -> list[Lease]:
+    def _leases(self, name: str, task_types: list[str] | None, **parameters: Any) -> list[Lease]:
+        if task_types is not None:
+            name, parameters["task_types"] = f"{name}_of_types", task_types
         leases: list[Lease] = self._run(name, _LEASES, **parameters)[0]
         for lease in leases:
             if lease.taken_over:
@@ -422,6 +400,17 @@ class TaskStore:
                     time.sleep(_PAUSE)
                 broken = True
                 self._pool.check()
+
+
+def _by_version(claims: Sequence[Claim], summary: str) -> list[Row]:
+    """One write for each version that is held: there are as many as attempts differ."""
+    task_ids = defaultdict(list)
+    for claim in claims:
+        task_ids[claim.version].append(claim.task_id)
+    return [
+        {"version": version, "task_ids": held, "summary": summary}
+        for version, held in task_ids.items()
+    ]
 
 
 def _log_take_over(task_id: UUID, attempt: int, new_owner: str) -> None:

@@ -131,7 +131,11 @@ class Work:
         self.attempt.report(**progress)
 
     def checkpoint(self, **patch: Any) -> None:
-        """Remember how far the work came, for the steps and attempts after this one."""
+        """Remember how far the work came, for the steps and attempts after this one.
+
+        Work that was stopped goes no further: a job that it starts now, nobody would interrupt.
+        """
+        self.attempt.check()
         self._store.checkpoint(self.attempt.claim, patch)
 
     def start(self) -> Task:

@@ -101,9 +101,9 @@ def test_the_users_own_settings_lie_beneath(tmp_path: Path) -> None:
     user = tmp_path / "moraine.toml"
     user.write_text('[delegation.retry.TABLE_PURGE]\nmax-attempts = 3\n[catalogs.mine]\nuri="x"\n')
     text = render_settings({"catalogs": {"demo": {"uri": "y"}}}, user)
-    assert '"delegation"."retry"."TABLE_PURGE"."max-attempts" = 3' in text
-    assert '"catalogs"."mine"."uri" = "x"' in text
-    assert '"catalogs"."demo"."uri" = "y"' in text
+    assert "delegation.retry.TABLE_PURGE.max-attempts = 3" in text
+    assert 'catalogs.mine.uri = "x"' in text
+    assert 'catalogs.demo.uri = "y"' in text
 
 
 def test_the_environment_file_survives_a_shell() -> None:

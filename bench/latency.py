@@ -34,7 +34,7 @@ from moraine.tasks.service import Submission
 from report import Report
 
 FILES = 1000
-WARM_UPS, RUNS, COLD_RUNS = 2, 7, 3
+WARM_UPS, RUNS, COLD_RUNS = 5, 7, 3
 _REMOTE = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"}
 console = Console()
 

@@ -58,7 +58,7 @@ console = Console()
 
 def main() -> None:
     logging.disable(logging.WARNING)
-    report = Report("ledger", "Claim and complete, per second; claims in milliseconds")
+    report = Report("ledger", "Claimed and completed per second by batch size; time of a claim")
     with (
         tempfile.TemporaryDirectory(prefix="moraine-bench-") as home,
         Stack.ephemeral(Path(home)) as stack,
@@ -274,12 +274,12 @@ def compare_throughput(stack: Stack, report: Report) -> None:
     ours: list[Contender] = []
     peers: list[Contender] = []
     for batch in BATCHES:
-        for name, step in (("exchange", exchange), ("calls", complete_then_claim)):
-            url = create_ledger(stack, f"moraine_{name}_{batch}")
-            ours.append(Moraine(f"moraine_{name}_batch_{batch}", url, batch, step))
+        for name, step in (("moraine", exchange), ("moraine_two_calls", complete_then_claim)):
+            url = create_ledger(stack, f"{name}_{batch}")
+            ours.append(Moraine(f"{name}_{batch}", url, batch, step))
         for name, kind in (("pgqueuer", PgQueuer), ("pgqueuer_worker", PgQueuerWorker)):
             url = create_database(stack, f"{name}_{batch}")
-            peers.append(kind(f"{name}_batch_{batch}", url, batch))
+            peers.append(kind(f"{name}_{batch}", url, batch))
     for name, one_by_one in (
         ("procrastinate", Procrastinate),
         ("procrastinate_worker", ProcrastinateWorker),

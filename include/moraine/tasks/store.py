@@ -200,7 +200,10 @@ class TaskStore:
         task_types: list[str] | None = None,
         status: Status = Status.ACQUIRING_RESOURCES,
     ) -> list[Lease]:
-        """Lease the oldest runnable tasks. Work that acquires nothing may claim as RUNNING."""
+        """Lease the oldest runnable tasks. Work that acquires nothing may claim as RUNNING.
+
+        What a connection leased that broke before it could say so comes back as a lost lease.
+        """
         leasing = self._leasing(owner, status, limit=limit)
         return self._leases("claim", task_types, **leasing)
 

@@ -250,6 +250,16 @@ def test_an_exchange_of_different_attempts(
     assert {task.status for task in store.get_many([first, second])} == {Status.SUCCESS}
 
 
+def test_an_exchange_of_one_type(store: TaskStore, add: AddTask) -> None:
+    odd, even, _ = (add(task_type=name).task_id for name in ("ODD", "EVEN", "EVEN"))
+    held = store.claim("me", task_types=["ODD"], status=Status.RUNNING)
+    assert [lease.task_id for lease in held] == [odd]
+    (lease,) = store.exchange(held, "done", "me", limit=1, task_types=["EVEN"])
+    assert lease.task_id == even
+    assert store.exchange([lease], "done", "me", limit=5, task_types=["ODD"]) == []
+    assert {task.status for task in store.get_many([odd, even])} == {Status.SUCCESS}
+
+
 def test_an_exchange_after_the_own_lease_ran_out_does_one_thing_or_the_other(
     store: TaskStore, add: AddTask, database: Database
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 import uuid
@@ -10,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from moraine.errors import LeaseLost
+from moraine.errors import LeaseLost, LedgerUnavailable
 from moraine.tasks.model import Claim, Status, Task
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -54,7 +55,9 @@ class FakeStore:
     def __init__(self, task: Task, *answers: bool | Exception) -> None:
         self.task = task
         self.answers = list(answers)
+        self.down = False
         self.beats: list[dict[str, Any] | None] = []
+        self.written: list[dict[str, Any]] = []
         self.moves: list[dict[str, Any]] = []
         self.start_takes = 0.0
         self._changed = threading.Condition()
@@ -75,9 +78,14 @@ class FakeStore:
             self._changed.notify_all()
         if claim.version != self.task.version:
             raise LeaseLost
+        if self.down:
+            raise LedgerUnavailable
+        json.dumps(progress)
         answer = self.answers.pop(0) if self.answers else False
         if isinstance(answer, Exception):
             raise answer
+        if progress is not None:
+            self.written.append(progress)
         return answer
 
     def start(self, claim: Claim) -> Claim:

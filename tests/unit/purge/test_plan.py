@@ -88,3 +88,11 @@ def test_every_kind_has_a_phase_and_the_root_goes_last() -> None:
     leaves_first = [FileKind.DATA, FileKind.MANIFEST, FileKind.MANIFEST_LIST, FileKind.OLD_METADATA]
     ranks = [order.index(PHASE_OF[kind]) for kind in leaves_first]
     assert ranks == sorted(ranks)
+
+
+def test_the_first_kinds_have_the_numbers_that_iceberg_gives_them() -> None:
+    assert list(FileKind)[:3] == [
+        FileKind.DATA,
+        FileKind.POSITION_DELETES,
+        FileKind.EQUALITY_DELETES,
+    ]

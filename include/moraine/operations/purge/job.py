@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from moraine.operations.purge.order import CONTENT_KINDS, PHASE_OF, FileKind, Phase
+from moraine.operations.purge.order import PHASE_OF, FileKind, Phase
 from moraine.operations.purge.plan import Entry
 from moraine.settings import CatalogSettings
 from moraine.storage.files import DELETED, MISSING, delete_files, remaining_files
@@ -20,7 +20,8 @@ from moraine.storage.files import DELETED, MISSING, delete_files, remaining_file
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_INVENTORY = "path string, kind string, phase string, size bigint"
+# A kind's place is its number; the first three are Iceberg's own numbers for content.
+_CODES = list(FileKind)
 _DELETED = (
     "phase string, deleted bigint, missing bigint, bytes bigint, missing_bytes bigint, "
     "failed array<string>"
@@ -81,19 +82,27 @@ def write_inventory(
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    content_kind = " ".join(f"WHEN {code} THEN '{kind}'" for code, kind in CONTENT_KINDS.items())
     reachable = spark.sql(
         f"""
-        SELECT data_file.file_path AS path, CASE max(data_file.content) {content_kind} END AS kind,
-               '{Phase.CONTENT}' AS phase, max(data_file.file_size_in_bytes) AS size
-        FROM {table}.all_entries GROUP BY data_file.file_path
+        SELECT data_file.file_path AS path, data_file.content AS code,
+               data_file.file_size_in_bytes AS size FROM {table}.all_entries
         UNION ALL
-        SELECT path, '{FileKind.MANIFEST}', '{Phase.MANIFESTS}', max(length)
-        FROM {table}.all_manifests GROUP BY path
+        SELECT path, {_CODES.index(FileKind.MANIFEST)}, length FROM {table}.all_manifests
         """  # noqa: S608 - the name is quoted, the rest is ours
     )
-    rows = [(entry.path, str(entry.kind), str(PHASE_OF[entry.kind]), entry.size) for entry in named]
-    inventory = reachable.unionByName(spark.createDataFrame(rows, _INVENTORY))
+    rows = [(entry.path, _CODES.index(entry.kind), entry.size) for entry in named]
+    # Kinds travel as numbers: the biggest of two texts cannot be found by hashing.
+    once = (
+        reachable.unionByName(spark.createDataFrame(rows, "path string, code int, size bigint"))
+        .groupBy("path")
+        .agg(F.max("code").alias("code"), F.max("size").alias("size"))
+    )
+    inventory = once.select(
+        "path",
+        F.get(F.array(*(F.lit(str(kind)) for kind in _CODES)), "code").alias("kind"),
+        F.get(F.array(*(F.lit(str(PHASE_OF[kind])) for kind in _CODES)), "code").alias("phase"),
+        "size",
+    )
     counts = [
         measure.alias(f"{name}_{kind}")
         for kind in FileKind

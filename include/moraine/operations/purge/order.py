@@ -10,6 +10,8 @@ from enum import StrEnum
 
 
 class FileKind(StrEnum):
+    """The first three are in the order of Iceberg's own numbers for the content of a file."""
+
     DATA = "data"
     POSITION_DELETES = "position_deletes"
     EQUALITY_DELETES = "equality_deletes"
@@ -40,11 +42,4 @@ PHASE_OF: dict[FileKind, Phase] = {
     FileKind.PARTITION_STATISTICS: Phase.STATISTICS,
     FileKind.OLD_METADATA: Phase.OLD_METADATA,
     FileKind.CURRENT_METADATA: Phase.CURRENT_METADATA,
-}
-
-# Iceberg's numbers for the content of a file entry.
-CONTENT_KINDS = {
-    0: FileKind.DATA,
-    1: FileKind.POSITION_DELETES,
-    2: FileKind.EQUALITY_DELETES,
 }

@@ -28,13 +28,14 @@ _SHORT_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)
 
 def parse_duration(value: Any) -> Any:
     """`30s`, `1h30m` or `7d`; ISO-8601 (`PT30M`) is left to pydantic."""
-    if isinstance(value, str) and value and (match := _SHORT_DURATION.fullmatch(value.strip())):
+    short = value.strip() if isinstance(value, str) else ""
+    if short and (match := _SHORT_DURATION.fullmatch(short)):
         days, hours, minutes, seconds = (float(group or 0) for group in match.groups())
         return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
     return value
 
 
-Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+Duration = Annotated[timedelta, BeforeValidator(parse_duration), Field(ge=timedelta(0))]
 
 
 class Section(BaseModel):
@@ -87,14 +88,18 @@ class DelegationSettings(Section):
     @field_validator("retry")
     @classmethod
     def _fill_from_defaults(cls, given: dict[str, RetrySettings]) -> dict[str, RetrySettings]:
-        """Lay what is set over the built-in policies. The environment has no upper case."""
-        named = {k if k == "default" else k.upper(): v for k, v in given.items()}
-        return {
-            name: _SEED_RETRY.get(name, RetrySettings()).model_copy(
-                update=named.get(name, RetrySettings()).model_dump(exclude_none=True)
+        """Lay what is set over the built-in policies.
+
+        The environment knows no upper case, so a type may come twice: as the file names it and,
+        sorted after that and laid over it, as the environment does.
+        """
+        policies = dict(_SEED_RETRY)
+        for key in sorted(given):
+            name = key if key == "default" else key.upper()
+            policies[name] = policies.get(name, RetrySettings()).model_copy(
+                update=given[key].model_dump(exclude_none=True)
             )
-            for name in {**_SEED_RETRY, **named}
-        }
+        return policies
 
 
 class IssuerSettings(Section):

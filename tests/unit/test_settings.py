@@ -220,3 +220,23 @@ def test_both_notations_mean_the_same(days: int, hours: int, minutes: int, secon
     short = f"{days}d{hours}h{minutes}m{seconds}s"
     iso = f"P{days}DT{hours}H{minutes}M{seconds}S"
     assert durations.validate_python(short) == durations.validate_python(iso)
+
+
+def test_the_environment_changes_one_property_of_a_policy_and_leaves_the_others(
+    given_settings: Given,
+) -> None:
+    settings = given_settings(
+        """
+        [delegation.retry.TABLE_PURGE]
+        max-attempts = 3
+        initial-backoff-duration = "5s"
+        """,
+        MORAINE_DELEGATION__RETRY__TABLE_PURGE__MAX_ATTEMPTS="4",
+    )
+    assert policy(settings, "TABLE_PURGE") == RetryPolicy(4, 5 * SECOND, 2.0, HOUR, 0.1)
+
+
+@pytest.mark.parametrize("value", [" ", "-PT5S", "5", "soon"])
+def test_a_duration_that_is_none_is_refused(value: str) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(Duration).validate_python(value)

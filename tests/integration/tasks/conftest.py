@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -14,7 +15,7 @@ from psycopg.rows import DictRow, dict_row
 
 from moraine.errors import MoraineError
 from moraine.settings import Settings
-from moraine.tasks.model import NewTask, Task
+from moraine.tasks.model import Claim, NewTask, Status, Task
 from moraine.tasks.operation import Operation, Parameters, Registry
 from moraine.tasks.service import Submission, TaskService
 from moraine.tasks.store import TaskStore, open_pool
@@ -108,3 +109,10 @@ def lose_lease(database: Database, task_id: uuid.UUID) -> None:
         "UPDATE tasks SET lease_expires_ts = now() - interval '1 second' WHERE task_id = %s",
         [task_id],
     )
+
+
+def finish(store: TaskStore, task_id: UUID, status: Status = Status.SUCCESS, **how: Any) -> Task:
+    """Take a task through one attempt, to this end."""
+    assert store.claim_one(task_id, "me")
+    claim = store.start(Claim(task_id, store.get(task_id).version, "me"))
+    return store.advance(claim, status, "ended", **how)

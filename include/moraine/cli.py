@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from moraine import log
-from moraine.display import follow_progress, history_table, inventory_table
+from moraine.display import follow_progress, history_table, result_tables
 from moraine.errors import MoraineError
 from moraine.local.commands import app as local_app
 from moraine.local.stack import use_environment_of_running_stack
@@ -237,8 +237,10 @@ def _show_outcome(task: dict[str, Any]) -> None:
     if task["result_summary"]:
         out.print(task["result_summary"], highlight=False)
     result = task["execution_result"] or {}
-    if result.get("by_kind"):
-        out.print(inventory_table(result))
+    for table in result_tables(result):
+        out.print(table)
+    if inventory := result.get("inventory"):
+        out.print(f"Every file by name: {inventory}", highlight=False)
 
 
 def _show_steered(task: dict[str, Any], as_json: bool) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
+from rich.filesize import decimal
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 
 @contextmanager
@@ -21,10 +24,11 @@ def follow_progress(
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("files"),
+        TextColumn("{task.fields[pace]}"),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, disable=quiet) as progress:
-        bar = progress.add_task("QUEUED", total=None)
+        bar = progress.add_task("QUEUED", total=None, pace="")
 
         def show(event: str, data: dict[str, Any]) -> None:
             if event == "state":
@@ -36,19 +40,81 @@ def follow_progress(
                 description=words.replace("_", " "),
                 completed=data.get("files_done") or 0,
                 total=data.get("files_total"),
+                pace=_pace(data),
             )
 
         yield show
 
 
+def _pace(progress: dict[str, Any]) -> str:
+    """`1,200/s, 5 of 9 GB, 42 s left`, as far as it is known."""
+    words = []
+    if rate := progress.get("files_per_s"):
+        words.append(f"{rate:,.0f}/s")
+    if total := progress.get("bytes_total"):
+        done = decimal(progress.get("bytes_done") or 0)
+        words.append(f"{done} of {decimal(total)}")
+    if left := progress.get("seconds_left"):
+        words.append(f"{timedelta(seconds=round(left))} left")
+    return ", ".join(words)
+
+
+def result_tables(result: dict[str, Any]) -> Iterator[Table]:
+    """What a purge found, what it did by phase, and what it named."""
+    if result.get("by_kind"):
+        yield inventory_table(result)
+    if result.get("by_phase"):
+        yield phase_table(result)
+    for key, title in _NAMED.items():
+        if named := result.get(key):
+            yield path_table(f"{named['files']:,} {title}", named["paths"])
+
+
+_NAMED = {
+    "failed": "files could not be deleted",
+    "outside": "files lie outside the table's locations",
+    "skipped": "files outside the table's locations were left",
+    "missing_metadata": "manifests were gone before",
+}
+
+
 def inventory_table(result: dict[str, Any]) -> Table:
     """Files and bytes by kind."""
-    shown = Table("files", "number", "bytes")
+    shown = Table("files", _right("number"), _right("bytes"))
     for kind, count in sorted(result["by_kind"].items()):
         shown.add_row(kind.replace("_", " "), f"{count['files']:,}", f"{count['bytes']:,}")
     shown.add_section()
     shown.add_row("all", f"{result['files_found']:,}", f"{result['bytes_found']:,}")
     return shown
+
+
+def phase_table(result: dict[str, Any]) -> Table:
+    """What was deleted in each phase, in the order of the phases, and how long it took."""
+    columns = ("deleted", "missing before", "left", "seconds")
+    shown = Table("phase", *(_right(name) for name in columns))
+    for phase, done in result["by_phase"].items():
+        left = done["files"] - done["deleted"] - done["already_missing"]
+        shown.add_row(
+            phase.replace("_", " "),
+            f"{done['deleted']:,}",
+            f"{done['already_missing']:,}",
+            f"{left:,}",
+            f"{done['seconds']:.2f}",
+        )
+    return shown
+
+
+def path_table(title: str, paths: list[Any]) -> Table:
+    """Paths, each with its reason where there is one; the first hundred of many."""
+    shown = Table(Column("path", overflow="fold"), Column("why", overflow="fold"), title=title)
+    for one in paths:
+        path, reason = (one["path"], one["reason"]) if isinstance(one, dict) else (one, "")
+        shown.add_row(escape(path), escape(reason))
+    return shown
+
+
+def _right(name: str) -> Column:
+    return Column(name, justify="right")
 
 
 def history_table(task: dict[str, Any]) -> Table:

@@ -6,7 +6,7 @@ again may help (transient or final), and which HTTP status tells a caller about 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 from uuid import UUID
 
 
@@ -16,9 +16,17 @@ class MoraineError(Exception):
     code: ClassVar[str] = "INTERNAL_ERROR"
     http_status: ClassVar[int] = 500
 
-    def __init__(self, message: str | None = None, *, details: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        details: str | None = None,
+        report: dict[str, Any] | None = None,
+    ) -> None:
+        """`report` is the same for programs: it becomes part of the task's result."""
         super().__init__(message or (type(self).__doc__ or type(self).__name__).strip())
         self.details = details
+        self.report = report
 
 
 # --- The caller's mistakes ------------------------------------------------------------------
@@ -216,6 +224,13 @@ class PurgeForbidden(FinalError):
     """The table's own settings forbid a purge; nothing was deleted."""
 
     code = "PURGE_FORBIDDEN"
+    http_status = 409
+
+
+class LocationShared(FinalError):
+    """Another table lies in the same place; nothing was deleted."""
+
+    code = "LOCATION_SHARED"
     http_status = 409
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -11,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
+from moraine.catalog.connections import with_connections
 from moraine.dag_runs import AirflowSession, DagRuns
 from moraine.operations import OPERATIONS
-from moraine.settings import AirflowSettings, Settings, get_settings
+from moraine.settings import AirflowSettings, CatalogSettings, Settings, get_settings
 from moraine.tasks.service import TaskService
 from moraine.tasks.store import TaskStore, open_pool
 from moraine.tasks.worker import Worker
@@ -25,6 +28,11 @@ if TYPE_CHECKING:
 LEDGER = "moraine_ledger"
 SPARK = "moraine_spark"
 AIRFLOW = "moraine_airflow"
+CATALOG = "moraine_catalog_"
+STORAGE = "moraine_storage_"
+
+# Airflow has no connections with other names.
+_CONNECTION_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 # A worker waits out a restart of the database; whoever takes over later raises the version.
 _WORKER_PATIENCE = timedelta(minutes=2)
@@ -35,7 +43,7 @@ def dag_worker(owner: str) -> Iterator[Worker]:
     """For a step of a Dag run: the ledger through the Airflow connection `moraine_ledger`."""
     settings = get_settings()
     with _store(_ledger_url(), settings, _WORKER_PATIENCE) as store:
-        yield Worker(store, settings, owner)
+        yield Worker(store, settings, owner, catalog_settings)
 
 
 @contextmanager
@@ -56,7 +64,10 @@ def open_service(settings: Settings) -> Iterator[TaskService]:
 
 @contextmanager
 def submitted_worker(owner: str) -> Iterator[Worker]:
-    """For a Spark app started by spark-submit: everything from settings and environment."""
+    """For a Spark app started by spark-submit: everything from settings and environment.
+
+    There may be no Airflow where it runs; what its connections say was handed over.
+    """
     settings = get_settings()
     with _store(settings.ledger.url.get_secret_value(), settings, _WORKER_PATIENCE) as store:
         yield Worker(store, settings, owner)
@@ -96,11 +107,25 @@ def spark_is_submitted() -> bool:
     return connection is not None and connection.conn_type == "spark"
 
 
+def catalog_settings(name: str) -> CatalogSettings:
+    """For Dags: a catalog with what its Airflow connections say.
+
+    These are `moraine_catalog_NAME` for the principal and `moraine_storage_NAME` for the files
+    of a catalog that vends no credentials.
+    """
+    settings = get_settings().catalog(name)
+    if not _CONNECTION_NAME.fullmatch(name):
+        return settings
+    return with_connections(
+        settings, _connection(f"{CATALOG}{name}"), _connection(f"{STORAGE}{name}")
+    )
+
+
 def submit(application: str, arguments: list[str]) -> None:
     """Run a Spark app to its end on the master behind `moraine_spark`.
 
-    The app's driver runs here and inherits the ledger's address; as a Spark setting it would
-    show in process lists.
+    The app's driver runs here and inherits the ledger's address and the catalogs' secrets; as
+    Spark settings they would show in process lists.
     """
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
@@ -110,7 +135,16 @@ def submit(application: str, arguments: list[str]) -> None:
         application_args=arguments,
     )
     os.environ["MORAINE_LEDGER__URL"] = _ledger_url()
+    _hand_over_catalogs()
     hook.submit(application)
+
+
+def _hand_over_catalogs() -> None:
+    """Put every catalog, with its secrets, in the environment of processes started from here."""
+    catalogs = {name: catalog_settings(name).revealed() for name in get_settings().catalogs}
+    for name in [name for name in os.environ if name.startswith("MORAINE_CATALOGS__")]:
+        del os.environ[name]  # they would come before a connection's
+    os.environ["MORAINE_CATALOGS"] = json.dumps(catalogs)
 
 
 def _ledger_url() -> str:

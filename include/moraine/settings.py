@@ -10,18 +10,32 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
+
+from moraine.catalog.properties import as_texts, flatten, is_secret_property
+from moraine.errors import CatalogNotConfigured
 
 _SHORT_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
 
@@ -39,7 +53,8 @@ Duration = Annotated[timedelta, BeforeValidator(parse_duration), Field(ge=timede
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # A message never repeats what was given: it may be a secret.
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 class RetrySettings(Section):
@@ -140,17 +155,90 @@ class AirflowSettings(Section):
     timeout: Duration = timedelta(seconds=10)
 
 
-class CatalogSettings(Section):
-    """An Iceberg REST catalog, by the name that tasks use for it."""
+def _without_user(uri: str) -> str:
+    """Addresses are shown in errors and logs, so they hold no secret."""
+    if "@" in urlsplit(uri).netloc:
+        raise ValueError("an address holds no user or password; use the auth section")
+    return uri
 
-    uri: str
+
+Address = Annotated[str, AfterValidator(_without_user)]
+
+
+class CatalogAuthSettings(Section):
+    """Moraine's own principal. In Dags, the connection `moraine_catalog_NAME` comes first."""
+
+    kind: Literal["none", "bearer", "oauth2"] = "none"
+    token: SecretStr = Field(SecretStr(""), description="For bearer")
+    client_id: str = ""
+    client_secret: SecretStr = SecretStr("")
+    token_uri: Address = Field("", description="By default the catalog's own v1/oauth/tokens")
+    scope: str = Field("catalog", description="Empty asks for none")
+    client_auth: Literal["body", "basic"] = "body"
+
+    @model_validator(mode="after")
+    def _kind_fits(self) -> Self:
+        given = self.client_id or self.client_secret or self.token
+        if self.kind == "none" and given:
+            raise ValueError("credentials are given, but kind is none; set it to oauth2 or bearer")
+        return self
+
+
+Properties = Annotated[dict[str, SecretStr], BeforeValidator(as_texts)]
+
+
+class CatalogSettings(Section):
+    """An Iceberg REST catalog, by the name that tasks use for it.
+
+    `storage` has the FileIO properties for a catalog that vends nothing; those that are no
+    secrets also fill the gaps of what one vends. In Dags, the connection `moraine_storage_NAME`
+    comes first.
+    """
+
+    uri: Address
     warehouse: str = ""
+    auth: CatalogAuthSettings = CatalogAuthSettings()
+    storage: Properties = {}
+
+    @property
+    def storage_properties(self) -> dict[str, str]:
+        """With their secrets: not to be logged."""
+        return {name: value.get_secret_value() for name, value in self.storage.items()}
+
+    @property
+    def plain_storage_properties(self) -> dict[str, str]:
+        """The endpoint, the region, the path style: whatever is no secret."""
+        found = self.storage_properties.items()
+        return {name: value for name, value in found if not is_secret_property(name)}
+
+    def revealed(self) -> dict[str, Any]:
+        """With its secrets, for another process's environment: not to be logged."""
+        auth = {
+            name: value.get_secret_value() if isinstance(value, SecretStr) else value
+            for name, value in self.auth
+        }
+        own = {"uri": self.uri, "warehouse": self.warehouse}
+        return {**own, "auth": auth, "storage": self.storage_properties}
 
 
 class PurgeSettings(Section):
     """How tables are purged."""
 
     max_files_named: int = Field(100, ge=1, description="Failed paths kept in a task's result")
+    outside_files: Literal["fail", "skip"] = Field(
+        "fail", description="What to do about files outside the table's locations"
+    )
+    sibling_check: Literal["namespace", "catalog", "off"] = Field(
+        "namespace", description="Where to look for tables that share the table's location"
+    )
+    sibling_limit: int = Field(200, ge=0, description="Tables loaded for that check at most")
+    requests_at_once: int = Field(
+        4, ge=1, le=64, description="Bulk deletes that one Spark task has under way"
+    )
+    keys_per_request: int = Field(1000, ge=1, le=1000)
+    storage_patience: Duration = Field(
+        timedelta(minutes=2), description="How long to wait for a store that throttles"
+    )
 
 
 class PortSettings(Section):
@@ -186,7 +274,11 @@ class StackSettings(Section):
 
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(
-        env_prefix="MORAINE_", env_nested_delimiter="__", extra="forbid", frozen=True
+        env_prefix="MORAINE_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
     )
 
     realm: str = "demo"
@@ -199,6 +291,15 @@ class Settings(BaseSettings):
     purge: PurgeSettings = PurgeSettings()
     stack: StackSettings = StackSettings()
 
+    def catalog(self, name: str) -> CatalogSettings:
+        if name not in self.catalogs:
+            known = ", ".join(sorted(self.catalogs)) or "none"
+            raise CatalogNotConfigured(
+                f"No catalog {name!r} is configured here; known are {known}. "
+                f"Add [catalogs.{name}] with its uri."
+            )
+        return self.catalogs[name]
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -209,7 +310,13 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         del dotenv_settings, file_secret_settings
-        return init_settings, env_settings, InitSettingsSource(settings_cls, _read_file())
+        file = _read_file()
+        environment = _with_names_of(file, env_settings())
+        return (
+            init_settings,
+            InitSettingsSource(settings_cls, environment),
+            InitSettingsSource(settings_cls, file),
+        )
 
 
 @cache
@@ -235,19 +342,62 @@ def _read_file() -> dict[str, Any]:
     return _underscored(Settings, tomllib.loads(path.read_text()))
 
 
-def _underscored(model: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
-    """Turn the file's hyphens into the fields' underscores; names chosen by users stay."""
+def _underscored(model: type[BaseModel], data: dict[str, Any], above: str = "") -> dict[str, Any]:
+    """Turn the file's hyphens into the fields' underscores; names chosen by users stay.
+
+    A secret is refused here: a file is copied, committed and shown.
+    """
     result: dict[str, Any] = {}
     for key, value in data.items():
         name = key.replace("-", "_")
+        path = f"{above}{key}"
         field = model.model_fields.get(name)
+        annotation: Any = field.annotation if field else None
+        if annotation is SecretStr and value:
+            raise _misplaced(path, name, above)
         if field is None or not isinstance(value, dict):
             result[name if field else key] = value
-            continue
-        annotation = field.annotation
-        if get_origin(annotation) is dict:
-            section = get_args(annotation)[1]
-            result[name] = {k: _underscored(section, v) for k, v in value.items()}
+        elif get_origin(annotation) is not dict:
+            result[name] = _underscored(annotation, value, f"{path}.")
+        elif get_args(annotation)[1] is SecretStr:
+            for secret in (
+                key for key, given in flatten(value) if given and is_secret_property(key)
+            ):
+                raise _misplaced(f'{path}."{secret}"', name, above)
+            result[name] = value
         else:
-            result[name] = _underscored(annotation, value)  # type: ignore[arg-type]
+            section = get_args(annotation)[1]
+            result[name] = {k: _underscored(section, v, f"{path}.{k}.") for k, v in value.items()}
     return result
+
+
+def _misplaced(path: str, name: str, above: str) -> ValueError:
+    words = [word.replace("-", "_").upper() for word in [*above.split(".")[:-1], name]]
+    return ValueError(
+        f"{path} is a secret and has no place in the settings file. Give it in the environment "
+        f"variable MORAINE_{'__'.join(words)}, or by an Airflow connection; docs/settings.md "
+        "has the names."
+    )
+
+
+def _with_names_of(file: Mapping[str, Any], environment: dict[str, Any]) -> dict[str, Any]:
+    """Call catalogs as the file does: the environment knows neither upper case nor hyphens."""
+    named = list(file.get("catalogs", {}))
+    catalogs: dict[str, Any] = {}
+    for key, value in environment.get("catalogs", {}).items():
+        alike = [name for name in named if _folded(name) == _folded(key)]
+        name = alike[0] if key not in named and len(alike) == 1 else key
+        catalogs[name] = _merged(catalogs.get(name, {}), value)
+    return {**environment, "catalogs": catalogs} if catalogs else environment
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("-", "_")
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(under)
+    for key, value in over.items():
+        nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merged(merged[key], value) if nested else value
+    return merged

@@ -68,11 +68,14 @@ def _impatient(session: SparkSession) -> SparkSession:
 
 
 @contextmanager
-def session_for(factory: SessionFactory, work: Work) -> Iterator[SparkSession]:
+def session_for(
+    factory: SessionFactory, work: Work, *, patience: float = 0
+) -> Iterator[SparkSession]:
     """A session whose jobs end when the step loses its lease or is cancelled.
 
     Jobs of an earlier attempt that nobody waits for any more are interrupted first. A worker
-    that lost its lease interrupts only its own: by then others may be its successor's.
+    that lost its lease interrupts only its own: by then others may be its successor's. A job
+    whose executors ask for themselves whether they may go on has `patience` seconds to end.
     """
     from pyspark.errors import PySparkException
 
@@ -83,7 +86,7 @@ def session_for(factory: SessionFactory, work: Work) -> Iterator[SparkSession]:
         session.interruptTag(task_tag)
         session.addTag(task_tag)
         session.addTag(own_tag)
-        work.attempt.on_stop(lambda: session.interruptTag(own_tag))
+        work.attempt.on_stop(lambda: session.interruptTag(own_tag), patience=patience)
         try:
             yield session
         finally:

@@ -70,7 +70,7 @@ def test_asynchronously_with_status_and_events(platform: Platform) -> None:
     states = [data["status"] for event, data in events if event == "state"]
     assert states == ["QUEUED", "ACQUIRING_RESOURCES", "RUNNING", "COMPLETED_SUCCESS"]
     progress = [data for event, data in events if event == "progress"]
-    assert {"plan", "delete"} >= {data["step"] for data in progress}
+    assert {"plan", "delete", "verify"} >= {data["step"] for data in progress}
     assert (progress[-1]["files_done"], progress[-1]["files_total"]) == (files, files)
     task = platform.client.task(task_id)
     assert task["status"] == "COMPLETED_SUCCESS"

@@ -1,4 +1,4 @@
-"""kill -9 of a worker at every point where it could leave something half done."""
+"""Workers that stall, and workers that die every time."""
 
 from __future__ import annotations
 
@@ -6,70 +6,10 @@ import os
 import signal
 from functools import partial
 
-import pytest
-
 from moraine.errors import LeaseLost
 from moraine.tasks.model import Status
 from support.platform import MAX_ATTEMPTS, Platform, wait_for
 from support.purges import Purge, check_consecutive, ends_of_attempts
-
-
-@pytest.mark.parametrize(
-    "failpoint",
-    [
-        "purge.acquire.claimed",
-        "purge.acquire.pinned",
-        "purge.plan.written",
-        "purge.plan.recorded",
-        "purge.delete.content.before",
-        "purge.delete.content.batch",
-        "purge.delete.current_metadata.after",
-        "purge.verify.before",
-    ],
-)
-def test_a_step_that_is_killed_is_done_by_the_next_attempt(
-    purge: Purge, platform: Platform, failpoint: str
-) -> None:
-    platform.failpoints.kill_at(failpoint)
-    task_id = purge.submit()
-    task = purge.check_done_once(task_id, ["WORKER_LOST"])
-    assert platform.failpoints.hit(failpoint)
-    lost = next(row for row in platform.history(task_id) if row.error_code)
-    assert lost.reason.startswith("attempt 1 failed, the next is due at ")
-    first, second = platform.runs_of(task_id)
-    assert platform.finished_run(first["dag_run_id"])["state"] == "failed"
-    assert "Next attempt at" in platform.run(first["dag_run_id"])["note"]
-    assert platform.finished_run(second["dag_run_id"])["state"] == "success"
-    assert task.lease_owner == second["dag_run_id"]
-
-
-def test_killed_when_all_was_verified_is_a_success(purge: Purge, platform: Platform) -> None:
-    """Nothing is left to do, so `settle` need not send for another attempt."""
-    platform.failpoints.kill_at("purge.verify.after")
-    purge.check_done_once(purge.submit(), [])
-    assert platform.failpoints.hit("purge.verify.after")
-
-
-def test_killed_before_it_settles_is_taken_over(purge: Purge, platform: Platform) -> None:
-    """Nobody is left to write anything down: the lease runs out, and the sweep sees it."""
-    platform.failpoints.kill_at("purge.settle.before")
-    purge.check_done_once(purge.submit(), ["LEASE_LOST"])
-    assert platform.failpoints.hit("purge.settle.before")
-
-
-def test_a_whole_machine_that_is_lost(purge: Purge, platform: Platform) -> None:
-    """The process and Airflow's supervisor of it are gone: Airflow itself would wait a minute."""
-    task_id = purge.hold("purge.delete.content.before")
-    run_id = platform.task(task_id).lease_owner or ""
-    process = platform.process_of(run_id, "delete")
-    process.parent().kill()
-    process.kill()
-    task = purge.check_done_once(task_id, ["LEASE_LOST"])
-    # Airflow would find out in a minute; tell it. The run has nothing to say any more.
-    platform.mark_failed(run_id, "delete")
-    platform.finished_run(run_id)
-    assert platform.task_states(run_id)["settle"] == "skipped"
-    assert platform.task(task_id) == task
 
 
 def test_a_stalled_worker_that_wakes_after_it_was_replaced(

@@ -53,6 +53,8 @@ _SHORT_SETTINGS = {
     "MORAINE_DELEGATION__RETRY__TABLE_PURGE__BACKOFF_MULTIPLIER": "1",
     "MORAINE_DELEGATION__TASK__LEASE__LOST_TIMEOUT_DURATION": f"{LEASE}s",
     "MORAINE_DELEGATION__TASK__LEASE__HEARTBEAT_INTERVAL": "0.5s",
+    # The tests purge many tables of one namespace, and drop none of them.
+    "MORAINE_PURGE__SIBLING_LIMIT": "5",
     "MORAINE_DELEGATION__SYNCHRONOUS__WAIT_LIMIT": f"{PATIENCE}s",
 }
 
@@ -346,7 +348,11 @@ def running_platform(new_home: Callable[[], Path]) -> Iterator[Platform]:
     """Every part of the stack, with short settings, and no process left afterwards."""
     kept = os.environ.get("PLATFORM_HOME")
     home = Path(kept) if kept else new_home()
-    stack = Stack.open(home) if (home / "stack.json").exists() else Stack.ephemeral(home)
+    stack = (
+        Stack.open(home)
+        if (home / "stack.json").exists()
+        else Stack.ephemeral(home, spark_master="local[4]")
+    )
     failpoints = Failpoints(home / "failpoints")
     failpoints.folder.mkdir(parents=True, exist_ok=True)
     failpoints.clear()

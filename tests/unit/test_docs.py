@@ -49,7 +49,7 @@ def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str,
     for name, field in model.model_fields.items():
         key = prefix + name.replace("_", "-")
         annotation: Any = field.annotation
-        if get_origin(annotation) is dict:
+        if get_origin(annotation) is dict and issubclass(get_args(annotation)[1], BaseModel):
             chosen = "TYPE" if get_args(annotation)[1] is RetrySettings else "NAME"
             yield from settings_of(get_args(annotation)[1], f"{key}.{chosen}.")
         elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -67,7 +67,7 @@ def default_of(key: str, field: FieldInfo) -> str:
         return "required"
     if isinstance(value, SecretStr):
         value = value.get_secret_value()
-    if value is None or value == "":
+    if value is None or value in ("", {}):
         return "none" if value is None else "empty"
     if isinstance(value, list):
         return ", ".join(f"`{item}`" for item in value)

@@ -1,10 +1,11 @@
-"""Iceberg's own REST catalog fixture, on local files and a SQLite database."""
+"""Iceberg's own REST catalog fixture, on a SQLite database; the stack's keeps local files."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import urllib.request
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -51,30 +52,15 @@ class RestCatalog(Part):
         self._scratch.mkdir()
 
     def command(self) -> Command:
-        classes = [self._classes.folder, *self._jars.class_path("catalog")]
-        return Command(
-            argv=(
-                str(find_java().java),
-                f"-Xmx{self._settings.catalog_memory}",
-                "-XX:+UseSerialGC",
-                "-XX:-UsePerfData",
-                f"-Djava.io.tmpdir={self._scratch}",
-                "-Dorg.slf4j.simpleLogger.showDateTime=true",
-                "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSXXX",
-                "-cp",
-                os.pathsep.join(str(path) for path in classes),
-                "org.apache.iceberg.rest.LoopbackCatalog",
-            ),
-            directory=self._folder,
-            env={
-                "CATALOG_CATALOG__IMPL": "org.apache.iceberg.jdbc.JdbcCatalog",
-                "CATALOG_URI": f"jdbc:sqlite:{self._folder / 'catalog.db'}",
-                "CATALOG_CLIENTS": "1",  # SQLite has one writer
-                "CATALOG_JDBC_SCHEMA__VERSION": "V1",
-                "CATALOG_JDBC_STRICT__MODE": "true",
-                "CATALOG_WAREHOUSE": file_uri(self.warehouse),
-                "CATALOG_IO__IMPL": "org.apache.iceberg.hadoop.HadoopFileIO",
-                "CATALOG_REST_PORT": str(self._settings.ports.catalog),
+        return fixture_command(
+            [self._classes.folder, *self._jars.class_path("catalog")],
+            self._folder,
+            self._scratch,
+            self._settings.ports.catalog,
+            self._settings.catalog_memory,
+            {
+                "warehouse": file_uri(self.warehouse),
+                "io-impl": "org.apache.iceberg.hadoop.HadoopFileIO",
             },
         )
 
@@ -82,3 +68,43 @@ class RestCatalog(Part):
         del since
         with urllib.request.urlopen(f"{self.url}/v1/config", timeout=5) as answer:  # noqa: S310
             answer.read()
+
+
+def fixture_command(
+    class_path: Iterable[Path],
+    folder: Path,
+    scratch: Path,
+    port: int,
+    memory: str,
+    properties: Mapping[str, str],
+) -> Command:
+    """The fixture on 127.0.0.1 with its database in `folder`. `properties` are Iceberg's."""
+    own = {
+        "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+        "uri": f"jdbc:sqlite:{folder / 'catalog.db'}",
+        "clients": "1",  # SQLite has one writer
+        "jdbc.schema-version": "V1",
+        "jdbc.strict-mode": "true",
+        "rest.port": str(port),
+    }
+    return Command(
+        argv=(
+            str(find_java().java),
+            f"-Xmx{memory}",
+            "-XX:+UseSerialGC",
+            "-XX:-UsePerfData",
+            f"-Djava.io.tmpdir={scratch}",
+            "-Dorg.slf4j.simpleLogger.showDateTime=true",
+            "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSXXX",
+            "-cp",
+            os.pathsep.join(str(path) for path in class_path),
+            "org.apache.iceberg.rest.LoopbackCatalog",
+        ),
+        directory=folder,
+        env={_variable(name): value for name, value in {**own, **properties}.items()},
+    )
+
+
+def _variable(name: str) -> str:
+    """How the fixture reads a property from its environment."""
+    return "CATALOG_" + name.upper().replace("-", "__").replace(".", "_")

@@ -1,4 +1,4 @@
-"""The jars of Spark and the catalog: fetched once with Ivy, checked, shared between clones.
+"""The jars of Spark and the catalogs: fetched once with Ivy, checked, shared between clones.
 
 `ivy.xml` says what is wanted, `jars.sha256` which files those must be. A jar gets its name in the
 cache only after its checksum was found right, so an interrupted download leaves nothing that
@@ -13,13 +13,16 @@ import importlib.util
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from moraine.local.errors import StackError
 from moraine.local.java import Java
 from moraine.local.part import Event, Report
+
+STACK = ("spark", "catalog")
+"""The configurations of `ivy.xml` that the stack needs; the others are fetched on demand."""
 
 _HERE = Path(__file__).parent
 _PATTERN = "[conf]/[artifact]-[revision](-[classifier]).[ext]"
@@ -28,7 +31,7 @@ _LINES_OF_TROUBLE = ("unresolved", "not found", "failed", "exception", "error", 
 
 @dataclass(frozen=True)
 class Jars:
-    """The files of one cache folder, by configuration (`spark`, `catalog`)."""
+    """The files of one cache folder, by configuration of `ivy.xml`."""
 
     cache: Path
     checksums: dict[str, str]
@@ -40,34 +43,43 @@ class Jars:
 
     def class_path(self, configuration: str) -> list[Path]:
         """Named one by one: the cache may hold other versions beside these."""
-        return [
-            self.cache / name for name in self.checksums if name.startswith(configuration + "/")
-        ]
+        return [self.cache / name for name in self._names({configuration})]
 
-    def fetch(self, java: Java, report: Report, settings: Path | None = None) -> None:
-        """Make sure that every jar is there and is the right one."""
-        if not self._wrong():
+    def fetch(
+        self,
+        java: Java,
+        report: Report,
+        settings: Path | None = None,
+        configurations: Collection[str] = STACK,
+    ) -> None:
+        """Make sure that every jar of these configurations is there and is the right one."""
+        if not self._wrong(configurations):
             return
         self.cache.mkdir(parents=True, exist_ok=True)
         with (self.cache / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            missing = self._wrong()  # somebody else may have fetched them meanwhile
+            missing = self._wrong(configurations)  # somebody else may have fetched them meanwhile
             if missing:
                 self._download(missing, java, report, settings)
 
-    def _wrong(self) -> list[str]:
-        return [n for n, digest in self.checksums.items() if sha256(self.cache / n) != digest]
+    def _names(self, configurations: Collection[str]) -> list[str]:
+        return [name for name in self.checksums if _configuration(name) in configurations]
+
+    def _wrong(self, configurations: Collection[str]) -> list[str]:
+        names = self._names(configurations)
+        return [name for name in names if sha256(self.cache / name) != self.checksums[name]]
 
     def _download(
         self, missing: list[str], java: Java, report: Report, settings: Path | None
     ) -> None:
-        steps = 2 * len(self.checksums)  # each is looked up, then downloaded
+        incomplete = sorted({_configuration(name) for name in missing})
+        steps = 2 * len(self._names(incomplete))  # each is looked up, then downloaded
         with tempfile.TemporaryDirectory(prefix=".partial-", dir=self.cache) as draft:
 
             def show(done: int) -> None:
                 report(Event("jars", "fetching", min(done, steps), steps))
 
-            _run_ivy(java, Path(draft), show, settings)
+            _run_ivy(java, Path(draft), incomplete, show, settings)
             for name in missing:
                 self._adopt(Path(draft) / name, name)
         report(Event("jars", f"{len(missing)} jars fetched and checked", ready=True))
@@ -104,12 +116,22 @@ def sha256(path: Path) -> str | None:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _run_ivy(java: Java, target: Path, show: Callable[[int], None], settings: Path | None) -> None:
+def _configuration(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def _run_ivy(
+    java: Java,
+    target: Path,
+    configurations: Collection[str],
+    show: Callable[[int], None],
+    settings: Path | None,
+) -> None:
     """Ivy comes with PySpark. Its own cache lives and dies with this download."""
     command: list[str | Path] = [java.java, "-jar", _ivy_jar(), "-ivy", _HERE / "ivy.xml"]
     if settings:
         command += ["-settings", settings.expanduser()]
-    command += ["-cache", target / "ivy", "-confs", "spark", "catalog"]
+    command += ["-cache", target / "ivy", "-confs", *configurations]
     command += ["-types", "jar", "bundle", "-retrieve", f"{target}/{_PATTERN}"]
     show(0)
     done, trouble = 0, ""

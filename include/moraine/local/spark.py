@@ -24,6 +24,9 @@ from moraine.settings import StackSettings
 
 USER = "moraine"
 
+# Spark's own, and what the settings of a catalog may hold besides.
+_REDACTED = "(?i)secret|password|token|access[.-]?key|credential"
+
 _LOGGING = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stdout.ref = console
@@ -39,6 +42,7 @@ logger.connect.level = info
 
 class SparkConnect(Part):
     name = "spark"
+    stop_seconds = 5  # Iceberg's pool for vended keys would hold up the end for ten
 
     def __init__(
         self,
@@ -55,6 +59,8 @@ class SparkConnect(Part):
         self._session = session
         self._folder = settings.home / "spark"
         self._scratch = self._folder / "scratch"
+        self.extra: dict[str, str] = {}
+        """More variables for the server and so for the Python workers on it."""
 
     @property
     def ports(self) -> dict[str, int]:
@@ -115,7 +121,7 @@ class SparkConnect(Part):
                 "spark-internal",
             ),
             directory=self._folder,
-            env=self.environment,
+            env={**self.environment, **self.extra},
         )
 
     def probe(self, since: datetime) -> None:
@@ -136,7 +142,7 @@ class SparkConnect(Part):
             "spark.driver.memory": self._settings.spark_memory,
             "spark.driver.host": LOOPBACK,
             "spark.driver.bindAddress": LOOPBACK,
-            # On the class path rather than spark.jars, which copies 50 MB at every start.
+            # On the class path rather than spark.jars, which copies 120 MB at every start.
             "spark.driver.extraClassPath": class_path,
             "spark.executor.extraClassPath": class_path,
             "spark.driver.extraJavaOptions": (
@@ -158,6 +164,7 @@ class SparkConnect(Part):
             "spark.sql.catalog.demo.uri": self._catalog_url,
             "spark.sql.catalog.demo.cache-enabled": "false",
             "spark.sql.catalog.demo.io-impl": "org.apache.iceberg.hadoop.HadoopFileIO",
+            "spark.redaction.regex": _REDACTED,
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.connect.grpc.binding.address": LOOPBACK,

@@ -49,6 +49,7 @@ from moraine.settings import StackSettings, get_settings
 PROJECT = Path(__file__).resolve().parents[3]
 
 _KINDS: tuple[type[Part], ...] = (Postgres, RestCatalog, SparkConnect, *COMPONENTS)
+_FAILPOINTS = "MORAINE_FAILPOINTS"
 _WORDS = {"exited": "failed", "fatal": "failed", "backoff": "failed"}
 
 
@@ -108,8 +109,9 @@ class Stack:
     ) -> None:
         """Start these parts and what they need (by default all) and return when they answer.
 
-        `extra_env` goes to Airflow's processes. A part that runs with another command or
-        environment is started anew; on a failure, what this call has started is stopped again.
+        `extra_env` goes to Airflow's processes, and failpoints to Spark as well. A part that runs
+        with another command or environment is started anew; on a failure, what this call has
+        started is stopped again.
         """
         wanted = self._with_needs(self.parts if parts is None else parts)
         self.home.mkdir(parents=True, exist_ok=True)
@@ -126,6 +128,7 @@ class Stack:
             # Settings given by variables reach the Dags as well.
             given = {k: v for k, v in os.environ.items() if k.startswith("MORAINE_")}
             self.airflow.extra = {**given, **self.environment(), **(extra_env or {})}
+            self.spark.extra = {k: v for k, v in self.airflow.extra.items() if k == _FAILPOINTS}
             if fresh:
                 self.supervisor.start(self.parts.values(), inherited_environment())
             try:

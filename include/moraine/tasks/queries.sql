@@ -137,6 +137,22 @@ UPDATE tasks SET checkpoint = checkpoint || %(patch)s
 WHERE task_id = %(task_id)s AND version = %(version)s AND status IN ({leased})
 RETURNING task_id
 
+-- name: slice_totals
+-- How far a task is, by stage.
+SELECT stage, sum(files_done)::bigint AS files_done, sum(files_missing)::bigint AS files_missing,
+       sum(bytes_done)::bigint AS bytes_done, sum(seconds) AS seconds
+FROM task_slices WHERE task_id = %(task_id)s GROUP BY stage
+
+-- name: finished_slices
+SELECT slice FROM task_slices WHERE task_id = %(task_id)s AND stage = ANY(%(stages)s) AND finished
+
+-- name: forget_slices
+-- All is to be done again.
+DELETE FROM task_slices USING tasks
+WHERE task_slices.task_id = tasks.task_id AND tasks.task_id = %(task_id)s
+  AND tasks.version = %(version)s
+RETURNING task_slices.slice
+
 -- name: request_cancel
 -- Ask the worker that holds the task to stop at its next heartbeat.
 UPDATE tasks SET cancel_requested_ts = coalesce(cancel_requested_ts, now())

@@ -20,6 +20,7 @@ import psycopg
 from psycopg.rows import args_row, dict_row
 from psycopg.types.json import Jsonb, set_json_loads
 from psycopg_pool import ConnectionPool, PoolTimeout
+from pydantic import SecretStr
 from pydantic_core import from_json
 
 from moraine.errors import (
@@ -42,6 +43,7 @@ from moraine.tasks.model import (
     TaskFilter,
     TaskVersion,
 )
+from moraine.tasks.slices import Counts, Fence
 
 log = get_logger(__name__)
 
@@ -155,6 +157,15 @@ class TaskStore:
 
     def due(self, limit: int) -> Sequence[Task]:
         return self._tasks("due", limit=limit)
+
+    def slice_totals(self, task_id: UUID) -> dict[str, Counts]:
+        """What the executors did so far, by stage."""
+        rows, _ = self._run("slice_totals", task_id=task_id)
+        return {row.pop("stage"): Counts(**row) for row in rows}
+
+    def finished_slices(self, task_id: UUID, stages: Iterable[str]) -> list[str]:
+        rows, _ = self._run("finished_slices", task_id=task_id, stages=list(stages))
+        return [row["slice"] for row in rows]
 
     def totals(self) -> Sequence[Row]:
         return self._run("totals")[0]
@@ -325,6 +336,18 @@ class TaskStore:
         )
         if not rows:
             raise LeaseLost(f"The lease on task {claim.task_id} is lost; this worker stops.")
+
+    def forget_slices(self, claim: Claim) -> None:
+        self._run("forget_slices", task_id=claim.task_id, version=claim.version)
+
+    def fence(self, claim: Claim, longest_request: timedelta) -> Fence:
+        """What executors need to work under this claim."""
+        return Fence(
+            ledger=SecretStr(str(self._pool.conninfo)),
+            task_id=claim.task_id,
+            version=claim.version,
+            margin=longest_request,
+        )
 
     def request_cancel(self, task_id: UUID) -> Task | None:
         tasks = self._tasks("request_cancel", task_id=task_id)

@@ -13,9 +13,15 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
-from moraine.errors import Cancelled, LeaseLost, LedgerUnavailable, MoraineError, WorkersLost
+from moraine.errors import (
+    Cancelled,
+    LeaseLost,
+    LedgerUnavailable,
+    MoraineError,
+    WorkersLost,
+)
 from moraine.log import get_logger
-from moraine.settings import Settings
+from moraine.settings import CatalogSettings, Settings
 from moraine.tasks.model import LEASED, Claim, Status, Task
 from moraine.tasks.retry import RetryAt, decide, policy_for
 from moraine.tasks.store import TaskStore
@@ -38,8 +44,10 @@ class Attempt:
         self._store = store
         self._interval = interval.total_seconds()
         self._progress: dict[str, Any] | None = None
+        self._measure: Callable[[], dict[str, Any] | None] | None = None
         self._stopped_by: MoraineError | None = None
         self._on_stop: list[Callable[[], object]] = []
+        self._patience = 0.0
         self._done = threading.Event()
         self._writing = threading.Lock()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
@@ -48,7 +56,13 @@ class Attempt:
         """Tell how far the work is; the next heartbeat carries it."""
         self._progress = progress
 
-    def on_stop(self, interrupt: Callable[[], object]) -> None:
+    def report_from(self, measure: Callable[[], dict[str, Any] | None]) -> None:
+        """Let every heartbeat ask how far the work is. None: as before."""
+        self._measure = measure
+
+    def on_stop(self, interrupt: Callable[[], object], *, patience: float = 0) -> None:
+        """Work that ends by itself when it is cancelled has so many seconds for that."""
+        self._patience = max(self._patience, patience)
         self._on_stop.append(interrupt)
         if self._stopped_by is not None:
             self._try_to(interrupt)
@@ -58,8 +72,11 @@ class Attempt:
         with self._writing:
             self.claim = self._store.start(self.claim)
 
-    def check(self) -> None:
-        """Raise what stops the work, if anything does."""
+    def check(self, *, ask: bool = False) -> None:
+        """Raise what stops the work, if anything does. `ask` the ledger, not only the last
+        heartbeat."""
+        if ask and self._stopped_by is None:
+            self._beat_once()
         if self._stopped_by is not None:
             raise self._stopped_by
 
@@ -77,7 +94,8 @@ class Attempt:
     ) -> None:
         self._done.set()
         self._thread.join(timeout=self._interval + 5)
-        if error is None and self._stopped_by is None and self._progress is not None:
+        tells_more = self._progress is not None or self._measure is not None
+        if error is None and self._stopped_by is None and tells_more:
             self._beat_once()
         if self._stopped_by is not None and error is not self._stopped_by:
             raise self._stopped_by from error
@@ -86,8 +104,10 @@ class Attempt:
         while not self._done.wait(self._interval):
             self._beat_once()
             if self._stopped_by is not None:
-                for interrupt in self._on_stop:
-                    self._try_to(interrupt)
+                patience = self._patience if isinstance(self._stopped_by, Cancelled) else 0
+                if not self._done.wait(patience):
+                    for interrupt in self._on_stop:
+                        self._try_to(interrupt)
                 return
 
     def _try_to(self, interrupt: Callable[[], object]) -> None:
@@ -101,6 +121,8 @@ class Attempt:
     def _beat_once(self) -> None:
         progress, self._progress = self._progress, None
         try:
+            if self._measure is not None:
+                progress = self._measure() or progress
             with self._writing:
                 cancel_requested = self._store.heartbeat(self.claim, progress)
             if cancel_requested:
@@ -125,6 +147,8 @@ class Work:
     def __init__(self, store: TaskStore, task: Task, attempt: Attempt) -> None:
         self.task = task
         self.attempt = attempt
+        self.account: Callable[[], dict[str, Any]] | None = None
+        """What was done and what was not, for the record of an attempt that ends early."""
         self._store = store
 
     def report(self, **progress: Any) -> None:
@@ -151,6 +175,11 @@ class Worker:
     store: TaskStore
     settings: Settings
     owner: str
+    catalogs: Callable[[str], CatalogSettings] | None = None
+    """Finds a catalog with its secrets, where those are not in the settings."""
+
+    def catalog(self, name: str) -> CatalogSettings:
+        return self.catalogs(name) if self.catalogs else self.settings.catalog(name)
 
     def claim(self, task_id: UUID) -> Task | None:
         """Lease a task for an attempt, or None when there is nothing to do.
@@ -188,13 +217,15 @@ class Worker:
                 f"Task {task_id} is {task.status}; {self.owner} does not hold it any more."
             )
         attempt = Attempt(self.store, claim, self.settings.delegation.task.lease.heartbeat_interval)
+        work = Work(self.store, task, attempt)
         try:
             with attempt:
-                yield Work(self.store, task, attempt)
+                yield work
         except LeaseLost:
             raise
         except Exception as error:
-            self.fail(attempt.claim, task, error)
+            account = work.account() if work.account else None
+            self.fail(attempt.claim, task, error, account)
             raise
 
     def succeed(self, claim: Claim, summary: str, result: dict[str, Any]) -> Task:
@@ -204,7 +235,9 @@ class Worker:
         log.info("task.succeeded", task_id=str(claim.task_id), summary=summary)
         return task
 
-    def fail(self, claim: Claim, task: Task, error: Exception) -> Task:
+    def fail(
+        self, claim: Claim, task: Task, error: Exception, account: dict[str, Any] | None = None
+    ) -> Task:
         """Write down that an attempt failed: a retry is due, or the task has failed for good."""
         policy = policy_for(task.task_type, self.settings.delegation.retry)
         attempt = task.attempt_count
@@ -221,11 +254,17 @@ class Worker:
             claim,
             status,
             reason,
+            result=_with_report(error, account),
             next_run=next_run,
             error_code=error.code if isinstance(error, MoraineError) else MoraineError.code,
             summary=summary,
             extended=_explain(error),
         )
+
+
+def _with_report(error: Exception, account: dict[str, Any] | None) -> dict[str, Any] | None:
+    report = error.report if isinstance(error, MoraineError) else None
+    return {**(account or {}), **(report or {})} or None
 
 
 def _summarize(error: Exception) -> str:

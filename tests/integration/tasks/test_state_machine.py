@@ -69,7 +69,7 @@ class Ledger(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.database.execute("TRUNCATE tasks, task_history")
+        self.database.execute("TRUNCATE tasks, task_history, task_slices")
         self.tasks: dict[UUID, Model] = {}
         self.claims: list[Claim] = []
         """Every claim that any worker ever held; most are stale."""

@@ -1,63 +1,75 @@
 """The catalog client against a real HTTP server that answers as told."""
 
-import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from moraine.catalog.client import RestCatalog
+from moraine.catalog import client
+from moraine.catalog.client import LoadedTable, MetadataMissing, RestCatalog, table_locations
 from moraine.errors import CatalogRefused, CatalogUnavailable, TableNotFound
-from moraine.settings import CatalogSettings
+from moraine.settings import CatalogAuthSettings, CatalogSettings
 
-Answers = dict[str, tuple[int, Any]]
-
-
-@pytest.fixture
-def answers() -> Answers:
-    return {"/v1/config": (200, {"defaults": {}, "overrides": {}})}
-
-
-@pytest.fixture
-def catalog(answers: Answers) -> Iterator[RestCatalog]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status, body = answers.get(self.path.split("?")[0], (404, {}))
-            content = body if isinstance(body, bytes) else json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: Any) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield RestCatalog(CatalogSettings(uri=f"http://127.0.0.1:{server.server_port}/"))
-    server.shutdown()
-    server.server_close()
-
+if TYPE_CHECKING:
+    from conftest import Server
 
 TABLE = {"metadata-location": "m.json", "metadata": {"table-uuid": "u", "location": "file:/t"}}
+PATH = "/v1/namespaces/n/tables/t"
+
+
+@pytest.fixture
+def catalog(server: Server) -> RestCatalog:
+    return RestCatalog(CatalogSettings(uri=f"{server.url}/"))
 
 
 def test_a_table_is_loaded_with_the_advertised_prefix_and_separator(
-    catalog: RestCatalog, answers: Answers
+    catalog: RestCatalog, server: Server
 ) -> None:
-    answers["/v1/config"] = (
+    server.answers["/v1/config"] = (
         200,
         {
             "defaults": {"prefix": "no"},
             "overrides": {"prefix": "a%7Cb", "namespace-separator": "%2E"},
         },
     )
-    answers["/v1/a%7Cb/namespaces/n%201.m/tables/t%2Fx"] = (200, TABLE)
+    server.answers["/v1/a%7Cb/namespaces/n%201.m/tables/t%2Fx"] = (200, TABLE)
 
     table = catalog.load_table(["n 1", "m"], "t/x")
 
     assert (table.uuid, table.location, table.metadata_location) == ("u", "file:/t", "m.json")
+
+
+def test_credentials_are_asked_for_only_where_they_are_wanted(
+    catalog: RestCatalog, server: Server
+) -> None:
+    server.answers[PATH] = (200, TABLE)
+    catalog.load_table(["n"], "t")
+    catalog.load_table(["n"], "t", vend=False, snapshots="refs")
+    first, second = server.asked_for(PATH)
+    assert first.headers["X-Iceberg-Access-Delegation"] == "vended-credentials"
+    assert "X-Iceberg-Access-Delegation" not in second.headers
+    assert (first.query, second.query) == ("snapshots=all", "snapshots=refs")
+
+
+def test_what_is_vended_is_kept_and_never_shown(catalog: RestCatalog, server: Server) -> None:
+    vended = {"prefix": "s3://b/t/", "config": {"s3.secret-access-key": "hunter2"}}
+    server.answers[PATH] = (
+        200,
+        {**TABLE, "config": {"s3.session-token": "hunter3"}, "storage-credentials": [vended]},
+    )
+    table = catalog.load_table(["n"], "t")
+    assert table.credentials.vended
+    assert table.config == {"s3.session-token": "hunter3"}
+    assert "hunter" not in repr(table) + repr(table.credentials)
+
+
+@pytest.mark.parametrize("nothing", [{}, {"config": None, "storage-credentials": None}])
+def test_a_catalog_may_vend_nothing(
+    catalog: RestCatalog, server: Server, nothing: dict[str, Any]
+) -> None:
+    server.answers[PATH] = (200, {**TABLE, **nothing})
+    assert not catalog.load_table(["n"], "t").credentials.vended
 
 
 @pytest.mark.parametrize(
@@ -66,25 +78,129 @@ def test_a_table_is_loaded_with_the_advertised_prefix_and_separator(
         (404, TableNotFound),
         (401, CatalogRefused),
         (403, CatalogRefused),
+        (302, CatalogRefused),
         (429, CatalogUnavailable),
         (500, CatalogUnavailable),
         (503, CatalogUnavailable),
     ],
 )
 def test_refusals_and_outages_are_told_apart(
-    catalog: RestCatalog, answers: Answers, status: int, error: type[Exception]
+    catalog: RestCatalog, server: Server, status: int, error: type[Exception]
 ) -> None:
-    answers["/v1/namespaces/n/tables/t"] = (status, {"error": {"message": "no such luck"}})
+    server.answers[PATH] = (status, {"error": {"message": "no such luck"}})
     with pytest.raises(error, match="no such luck"):
         catalog.load_table(["n"], "t")
 
 
-def test_an_answer_that_is_not_json_is_an_outage(catalog: RestCatalog, answers: Answers) -> None:
-    answers["/v1/namespaces/n/tables/t"] = (200, b"<html>")
-    with pytest.raises(CatalogUnavailable):
+def test_a_table_without_its_metadata_is_told_from_one_that_is_not_there(
+    catalog: RestCatalog, server: Server
+) -> None:
+    server.answers[PATH] = (404, {"error": {"message": "x", "type": "NotFoundException"}})
+    with pytest.raises(MetadataMissing):
+        catalog.load_table(["n"], "t")
+    server.answers[PATH] = (404, {"error": {"message": "x", "type": "NoSuchTableException"}})
+    with pytest.raises(TableNotFound) as caught:
+        catalog.load_table(["n"], "t")
+    assert caught.type is TableNotFound
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[1]", b'"text"', b"[" * 100_000, b"\xff\xfe"])
+def test_an_answer_that_is_no_json_object_is_an_outage(
+    catalog: RestCatalog, server: Server, body: bytes
+) -> None:
+    server.answers[PATH] = (200, body)
+    with pytest.raises(CatalogUnavailable, match="did not give a usable answer"):
+        catalog.load_table(["n"], "t")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"metadata": TABLE["metadata"]},
+        {**TABLE, "metadata-location": None},
+        {**TABLE, "metadata": None},
+        {**TABLE, "metadata": {"table-uuid": "u"}},
+    ],
+)
+def test_a_table_that_is_sent_by_halves_is_refused(
+    catalog: RestCatalog, server: Server, body: dict[str, Any]
+) -> None:
+    server.answers[PATH] = (200, body)
+    with pytest.raises(CatalogRefused, match="metadata"):
+        catalog.load_table(["n"], "t")
+
+
+def test_an_answer_has_a_largest_size(
+    catalog: RestCatalog, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_MOST_BYTES", 1 << 20)
+    server.answers[PATH] = (200, {**TABLE, "more": "x" * (1 << 20)})
+    with pytest.raises(CatalogRefused, match="more than 1 MiB"):
         catalog.load_table(["n"], "t")
 
 
 def test_a_catalog_that_is_not_there_is_an_outage() -> None:
     with pytest.raises(CatalogUnavailable, match=r"127\.0\.0\.1:1"):
         RestCatalog(CatalogSettings(uri="http://127.0.0.1:1")).load_table(["n"], "t")
+
+
+def test_a_wrong_address_is_no_missing_table(catalog: RestCatalog, server: Server) -> None:
+    del server.answers["/v1/config"]
+    with pytest.raises(CatalogRefused, match="Check the catalog's uri and warehouse"):
+        catalog.load_table(["n"], "t")
+
+
+def test_a_catalog_that_repeats_the_token_does_not_make_it_known(server: Server) -> None:
+    auth = CatalogAuthSettings(kind="bearer", token="hunter2")
+    server.answers["/v1/config"] = (401, {"error": {"message": "who is hunter2?"}})
+    with pytest.raises(CatalogRefused, match=r"who is \*\*\*\?"):
+        RestCatalog(CatalogSettings(uri=server.url, auth=auth)).load_table(["n"], "t")
+    assert server.asked[0].headers["Authorization"] == "Bearer hunter2"
+
+
+def test_lists_are_read_page_by_page(catalog: RestCatalog, server: Server) -> None:
+    server.answers["/v1/namespaces/n/tables"] = [
+        (200, {"identifiers": [{"namespace": ["n"], "name": "a"}], "next-page-token": "2"}),
+        (200, {"identifiers": [{"namespace": ["n"], "name": "b"}], "next-page-token": None}),
+    ]
+    assert list(catalog.list_tables(["n"])) == ["a", "b"]
+    assert [asked.query for asked in server.asked_for("/v1/namespaces/n/tables")] == [
+        "pageToken=&pageSize=1000",
+        "pageToken=2&pageSize=1000",
+    ]
+
+
+def test_a_server_that_repeats_itself_is_left_alone(catalog: RestCatalog, server: Server) -> None:
+    page = {"identifiers": [{"name": "a"}], "next-page-token": "same"}
+    server.answers["/v1/namespaces/n/tables"] = (200, page)
+    assert list(catalog.list_tables(["n"])) == ["a", "a"]
+    # This one knows no nested namespaces, and lists them all whatever the parent.
+    server.answers["/v1/namespaces"] = (200, {"namespaces": [["a"], ["b"]]})
+    assert list(catalog.list_namespaces()) == [("a",), ("b",)]
+
+
+@pytest.mark.parametrize("listed", [{"identifiers": "ab"}, {"identifiers": ["ab"]}])
+def test_a_list_that_is_none_is_an_outage(
+    catalog: RestCatalog, server: Server, listed: dict[str, Any]
+) -> None:
+    server.answers["/v1/namespaces/n/tables"] = (200, listed)
+    with pytest.raises(CatalogUnavailable, match="identifiers"):
+        list(catalog.list_tables(["n"]))
+
+
+def test_locations_of_a_table() -> None:
+    properties = {
+        "write.data.path": "s3://b/data",
+        "write.metadata.path": "s3://b/metadata",
+        "write.object-storage.path": "s3://b/objects",
+        "write.folder-storage.path": "",
+        "write.format.default": "parquet",
+    }
+    table = LoadedTable("m.json", {"location": "s3://b/t", "properties": properties})
+    assert table_locations(table) == [
+        "s3://b/t",
+        "s3://b/data",
+        "s3://b/metadata",
+        "s3://b/objects",
+    ]
+    assert table_locations(LoadedTable("m.json", {"location": "s3://b/t"})) == ["s3://b/t"]

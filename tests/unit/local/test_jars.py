@@ -3,7 +3,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,11 @@ from moraine.local.java import Java
 from moraine.local.part import Event, silent
 
 JAVA = Java(Path("/nowhere"))
-CONTENT = {"spark/runtime-1.jar": b"one", "catalog/server-1.jar": b"two"}
+CONTENT = {
+    "spark/runtime-1.jar": b"one",
+    "catalog/server-1.jar": b"two",
+    "nessie/runner-1.jar": b"three",
+}
 CHECKSUMS = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENT.items()}
 
 
@@ -24,14 +28,24 @@ class Repository:
 
     def __init__(self, content: dict[str, bytes]) -> None:
         self.content = content
-        self.downloads = 0
+        self.asked: list[list[str]] = []
+
+    @property
+    def downloads(self) -> int:
+        return len(self.asked)
 
     def __call__(
-        self, java: Java, target: Path, show: Callable[[int], None], settings: Path | None
+        self,
+        java: Java,
+        target: Path,
+        configurations: Collection[str],
+        show: Callable[[int], None],
+        settings: Path | None,
     ) -> None:
-        self.downloads += 1
+        self.asked.append(list(configurations))
         time.sleep(0.05)
-        for done, (name, content) in enumerate(self.content.items(), 1):
+        wanted = {n: c for n, c in self.content.items() if n.split("/")[0] in configurations}
+        for done, (name, content) in enumerate(wanted.items(), 1):
             (target / name).parent.mkdir(exist_ok=True)
             (target / name).write_bytes(content)
             show(2 * done)
@@ -52,6 +66,25 @@ def test_jars_are_fetched_once(tmp_path: Path, repository: Repository) -> None:
     assert [(e.done, e.total) for e in events if e.total] == [(2, 4), (4, 4)]
     found = Jars(tmp_path / "cache", CHECKSUMS).class_path("spark")
     assert [path.read_bytes() for path in found] == [b"one"]
+
+
+def test_only_the_configurations_that_lack_a_jar_are_fetched(
+    tmp_path: Path, repository: Repository
+) -> None:
+    jars = Jars(tmp_path, CHECKSUMS)
+    jars.fetch(JAVA, silent)
+    assert repository.asked == [["catalog", "spark"]]
+    assert not (tmp_path / "nessie").exists()
+    jars.fetch(JAVA, silent, configurations={"spark", "nessie"})
+    assert repository.asked[1:] == [["nessie"]]
+    assert (tmp_path / "nessie" / "runner-1.jar").read_bytes() == b"three"
+
+
+def test_a_wrong_checksum_on_demand_leaves_nothing(tmp_path: Path, repository: Repository) -> None:
+    repository.content["nessie/runner-1.jar"] = b"evil"
+    with pytest.raises(StackError, match=r"nessie/runner-1.jar has the checksum .* pinned"):
+        Jars(tmp_path, CHECKSUMS).fetch(JAVA, silent, configurations={"nessie"})
+    assert not (tmp_path / "nessie" / "runner-1.jar").exists()
 
 
 def test_a_wrong_checksum_names_the_jar_and_leaves_nothing(
@@ -96,5 +129,10 @@ def test_the_cache_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 def test_the_pinned_list_names_every_configuration() -> None:
     checksums = read_checksums(Path(module.__file__).with_name("jars.sha256"))
-    assert {name.split("/")[0] for name in checksums} == {"spark", "catalog"}
+    assert {name.split("/")[0] for name in checksums} == {
+        "spark",
+        "catalog",
+        "s3",
+        "nessie",
+    }
     assert all(len(digest) == 64 for digest in checksums.values())

@@ -1,5 +1,6 @@
 """What table metadata itself names."""
 
+import gzip
 import json
 
 from moraine.catalog.client import LoadedTable
@@ -49,13 +50,33 @@ def test_the_chain_is_read_once_in_a_log_length_not_once_a_file() -> None:
     assert len(reads) <= 3
 
 
-def test_a_chain_with_a_missing_file_ends_there_and_still_names_it() -> None:
+def test_a_chain_goes_on_beside_files_that_are_missing() -> None:
+    """The oldest file of the log is gone; the next one names what that one named, but one."""
     files = chain_of(versions=30, log_length=10)
     del files[metadata_file(19)]
 
     found = list(older_metadata(json.loads(files[metadata_file(29)]), files.get))
 
+    assert sorted(found) == sorted(metadata_file(number) for number in range(29))
+
+
+def test_a_chain_ends_where_nothing_is_left_and_still_names_it() -> None:
+    files = chain_of(versions=30, log_length=10)
+    for number in range(10, 29):
+        del files[metadata_file(number)]
+
+    found = list(older_metadata(json.loads(files[metadata_file(29)]), files.get))
+
     assert sorted(found) == [metadata_file(number) for number in range(19, 29)]
+
+
+def test_a_chain_of_compressed_files() -> None:
+    files = chain_of(versions=30, log_length=10)
+    compressed = {path: gzip.compress(content) for path, content in files.items()}
+
+    found = list(older_metadata(json.loads(files[metadata_file(29)]), compressed.get))
+
+    assert len(found) == 29
 
 
 def test_every_kind_that_metadata_names_is_found() -> None:

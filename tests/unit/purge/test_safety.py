@@ -1,11 +1,13 @@
 """What must not be purged."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from moraine.catalog.client import LoadedTable
-from moraine.errors import PathOutsideTable, PurgeForbidden, TableChanged
+from moraine.catalog.siblings import SiblingCheck
+from moraine.errors import LocationShared, PathOutsideTable, PurgeForbidden, TableChanged
 from moraine.operations.purge import safety
 from moraine.operations.purge.payload import PurgeParameters
 
@@ -59,13 +61,33 @@ def test_a_table_that_changed_meanwhile_is_refused(changed: str) -> None:
         safety.check_unchanged({**pinned, changed: "other"}, table())
 
 
-def test_the_roots_of_a_table_are_its_location_and_its_write_paths() -> None:
-    found = safety.table_roots(table(**{"write.data.path": "file:/elsewhere/data/"}))
-    assert found == ["/w/shop/t/", "/elsewhere/data/"]
+def test_what_the_catalog_tells_of_the_entity_id_has_to_fit() -> None:
+    identity = {
+        "catalog_name": "c",
+        "namespace_levels": ["n"],
+        "table_name": "t",
+        "table_entity_id": "e-1",
+    }
+    asked_for = PurgeParameters.model_validate({"table_identity": identity})
+    silent, same, other = (
+        replace(table(), config=config)
+        for config in ({}, {"table-entity-id": "e-1"}, {"table-entity-id": "e-2"})
+    )
+    assert safety.check_identity(asked_for, same) == {}
+    assert "not checked" in safety.check_identity(asked_for, silent)["table_entity_id"]
+    with pytest.raises(TableChanged, match="table_entity_id e-1"):
+        safety.check_identity(asked_for, other)
 
 
 def test_outsiders_are_refused_with_their_paths() -> None:
-    safety.refuse_outsiders([], 0)
     with pytest.raises(PathOutsideTable, match="3 files") as refused:
         safety.refuse_outsiders(["/etc/passwd"], 3)
     assert refused.value.details == "/etc/passwd"
+    assert refused.value.report == {"outside": {"files": 3, "paths": ["/etc/passwd"]}}
+
+
+def test_a_shared_location_is_refused() -> None:
+    safety.refuse_overlap(SiblingCheck(checked=3))
+    check = SiblingCheck(overlapping=(("n.other", "s3://b/t"),))
+    with pytest.raises(LocationShared, match=r"n\.other at s3://b/t"):
+        safety.refuse_overlap(check)

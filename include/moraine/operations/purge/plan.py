@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -9,6 +10,9 @@ from typing import Any
 
 from moraine.catalog.client import LoadedTable
 from moraine.operations.purge.order import FileKind
+
+Read = Callable[[str], bytes | None]
+_GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +22,14 @@ class Entry:
     size: int | None = None
 
 
-def named_by_metadata(table: LoadedTable, read: Callable[[str], bytes | None]) -> Iterator[Entry]:
+def named_by_metadata(table: LoadedTable, read: Read) -> Iterator[Entry]:
     """Manifest lists, statistics, and every metadata file, the current one included."""
     for snapshot in table.metadata.get("snapshots") or ():
         if manifest_list := snapshot.get("manifest-list"):
             yield Entry(manifest_list, FileKind.MANIFEST_LIST)
+        # Format version 1 allows a snapshot to name its manifests itself.
+        for manifest in snapshot.get("manifests") or ():
+            yield Entry(manifest, FileKind.MANIFEST)
     for key, kind in (
         ("statistics", FileKind.STATISTICS),
         ("partition-statistics", FileKind.PARTITION_STATISTICS),
@@ -34,13 +41,18 @@ def named_by_metadata(table: LoadedTable, read: Callable[[str], bytes | None]) -
     yield Entry(table.metadata_location, FileKind.CURRENT_METADATA)
 
 
-def older_metadata(
-    metadata: Mapping[str, Any], read: Callable[[str], bytes | None]
-) -> Iterator[str]:
+def version_hint_of(metadata_location: str) -> str:
+    """Catalogs that keep tables in plain folders write the current version down beside it. No
+    metadata names that file."""
+    return f"{metadata_location.rpartition('/')[0]}/version-hint.text"
+
+
+def older_metadata(metadata: Mapping[str, Any], read: Read) -> Iterator[str]:
     """Every older metadata file, to the first.
 
     A metadata file's log stops after `write.metadata.previous-versions-max` entries (100), but
-    the oldest file it names has a log of its own: go on from there until nothing new comes.
+    the oldest file it names has a log of its own: go on from there until nothing new comes. If
+    that file is gone, the oldest that is still there says as much.
     """
     seen: set[str] = set()
     while True:
@@ -50,7 +62,7 @@ def older_metadata(
             return
         seen.update(new)
         yield from new
-        content = read(log[0])
-        if content is None:
+        older = next(filter(None, map(read, log)), None)
+        if older is None:
             return
-        metadata = json.loads(content)
+        metadata = json.loads(gzip.decompress(older) if older.startswith(_GZIP) else older)

@@ -2,33 +2,47 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from moraine.catalog.client import LoadedTable, RestCatalog
+from moraine.catalog.access import TableAccess, credentials_of
+from moraine.catalog.client import LoadedTable, MetadataMissing, RestCatalog, table_locations
+from moraine.catalog.siblings import SiblingCheck, find_overlap
 from moraine.errors import (
-    CatalogNotConfigured,
+    CatalogRefused,
     CatalogUnavailable,
     FilesRemain,
     StorageRefused,
+    StorageUnavailable,
     TableNotFound,
     WorkerLost,
 )
 from moraine.failpoints import failpoint
 from moraine.log import get_logger
-from moraine.operations.purge import job, safety
-from moraine.operations.purge.order import PHASE_OF, Phase
+from moraine.operations.purge import deletion, report, safety
+from moraine.operations.purge.inventory import Reach, list_outsiders, write_inventory
+from moraine.operations.purge.order import ROOT, FileKind
 from moraine.operations.purge.payload import PurgeParameters
-from moraine.operations.purge.plan import Entry, named_by_metadata
-from moraine.settings import CatalogSettings, Settings
+from moraine.operations.purge.plan import Entry, named_by_metadata, version_hint_of
+from moraine.settings import Settings
 from moraine.spark import SessionFactory, session_for
-from moraine.storage.files import file_size, read_file, task_folder
+from moraine.storage.credentials import Credentials
+from moraine.storage.files import read_file, task_folder
+from moraine.storage.locations import Roots, parse_location
+from moraine.storage.stores import DELETED, MISSING, Failure, Storage, StorageLimits
 from moraine.tasks.model import Task
 from moraine.tasks.worker import Work, Worker
 
 log = get_logger(__name__)
+
+# How long executors may take to see that they are cancelled before their job is interrupted.
+_GRACE = 5.0
+_LONGEST_REQUEST = timedelta(seconds=60)
 
 
 def parameters_of(task: Task) -> PurgeParameters:
@@ -51,24 +65,15 @@ def acquire(worker: Worker, task_id: UUID) -> Task | None:
         return None
     failpoint("purge.acquire.claimed")
     with worker.working_on(task_id) as work:
-        asked = parameters_of(task)
         log.info("purge.acquire", task_id=str(task_id), table=task.subject, owner=worker.owner)
-        table = _load(worker.settings, asked, task)
+        at_hand = _TableAtHand.of(worker, task)
+        table = at_hand.load()
         if table is None:
             log.info("purge.resume.without_catalog", task_id=str(task_id))
         elif pinned := task.checkpoint.get("table"):
             safety.check_unchanged(pinned, table)
         else:
-            safety.check_purge_allowed(table)
-            safety.check_identity(asked, table)
-            work.checkpoint(
-                table={
-                    "uuid": table.uuid,
-                    "metadata_location": table.metadata_location,
-                    "location": table.location,
-                    "roots": safety.table_roots(table),
-                }
-            )
+            _pin(work, at_hand, table)
         failpoint("purge.acquire.pinned")
         return work.start()
 
@@ -82,94 +87,116 @@ def plan(worker: Worker, task_id: UUID, spark: SessionFactory) -> None:
             log.info("purge.plan.resumed", inventory=known["location"], files=known["files"])
             return
         started = time.monotonic()
-        asked = parameters_of(work.task)
-        table = _load_pinned(settings, asked, work.task)
+        at_hand = _TableAtHand.of(worker, work.task)
+        table = at_hand.load_pinned()
+        storage = at_hand.storage_for(table)
+        roots = Roots.of(work.task.checkpoint["table"]["roots"])
         work.report(step="plan", files_done=0, files_total=None)
         with session_for(spark, work) as session:
             failpoint("purge.plan.before")
             location = _inventory_location(settings, work.task)
-            identity = asked.table_identity
-            name = job.spark_table(
-                session,
-                identity.catalog_name,
-                _catalog(settings, asked),
-                [*identity.namespace_levels, identity.table_name],
+            found = write_inventory(
+                session, Reach(at_hand.access, roots, storage), _named(table, storage()), location
             )
-            roots = work.task.checkpoint["table"]["roots"]
-            counts, outside = job.write_inventory(session, name, _sized(table), roots, location)
             failpoint("purge.plan.written")
-            if outside:
-                paths = job.list_outsiders(session, location, roots, _most(settings))
-                safety.refuse_outsiders(paths, outside)
-        work.checkpoint(inventory=_summarize(location, counts, time.monotonic() - started))
+            findings: dict[str, Any] = {}
+            most = settings.purge.max_files_named
+            if found.outside:
+                paths = list_outsiders(session, location, most)
+                if settings.purge.outside_files == "fail":
+                    safety.refuse_outsiders(paths, found.outside)
+                findings |= safety.name_paths("skipped", paths, found.outside)
+                findings["skipped"]["reason"] = "outside the table's locations"
+        if found.unreadable:
+            findings |= safety.name_paths(
+                "missing_metadata", found.unreadable[:most], len(found.unreadable)
+            )
+        summary = report.summarize(location, found, time.monotonic() - started)
+        work.checkpoint(
+            inventory=summary,
+            findings={**work.task.checkpoint.get("findings", {}), **findings},
+        )
         failpoint("purge.plan.recorded")
-        log.info("purge.plan.done", files=sum(count.files for count in counts), inventory=location)
+        log.info("purge.plan.done", files=summary["files"], inventory=location)
 
 
 def delete(worker: Worker, task_id: UUID, spark: SessionFactory) -> None:
-    """Delete phase by phase, leaves first; a phase that is done stays done."""
-    settings = worker.settings
+    """Delete phase by phase, leaves first; a phase that is done stays done. The root is kept."""
     with worker.working_on(task_id) as work:
-        inventory = work.task.checkpoint["inventory"]
-        phases: dict[str, Any] = dict(work.task.checkpoint.get("phases", {}))
-        if not phases:
-            # The last look before the first delete.
-            _load_pinned(settings, parameters_of(work.task), work.task)
-        progress = _Progress(work, inventory, phases)
+        task = work.task
+        inventory = task.checkpoint["inventory"]
+        phases: dict[str, Any] = dict(task.checkpoint.get("phases", {}))
         left = {
             phase: files
             for phase, files in inventory["phases"].items()
-            if not phases.get(phase, {}).get("done")
+            if phase != ROOT and not phases.get(phase, {}).get("done")
         }
-        with session_for(spark, work) as session:
-            for stage in job.stages(left):
+        if not left:
+            return
+        at_hand = _TableAtHand.of(worker, task)
+        # The last look before the first delete.
+        order = at_hand.order(at_hand.load_pinned(), work)
+        work.account = functools.partial(report.outcome, worker.store, task)
+        work.attempt.report_from(report.Progress(worker.store, task, "delete").measure)
+        with session_for(spark, work, patience=_GRACE) as session:
+            for stage in deletion.stages(left):
                 failpoint(f"purge.delete.{stage[0]}.before")
-                resumed = {phase for phase in stage if phase in phases}
+                started = time.monotonic()
+                finished = worker.store.finished_slices(task_id, stage)
+                work.checkpoint(phases=phases | {phase: {"done": False} for phase in stage})
+                outcomes = deletion.delete_stage(
+                    session, inventory["location"], stage, finished, order
+                )
+                _end_if_stopped(work, outcomes)
+                _refuse_failures(outcomes)
+                seconds = time.monotonic() - started
                 for phase in stage:
-                    phases[phase] = {"deleted": 0, "missing": 0, "bytes": 0, "done": False}
-                work.checkpoint(phases=phases)
-                failed: list[str] = []
-                files = sum(left[phase] for phase in stage)
-                for outcome in job.delete_stage(session, inventory["location"], stage, files):
-                    work.attempt.check()
-                    _add(phases[outcome.phase], outcome, resumed=outcome.phase in resumed)
-                    failed += outcome.failed[: _most(settings) - len(failed)]
-                    progress.show(outcome.phase)
-                    failpoint(f"purge.delete.{outcome.phase}.batch")
-                if failed:
-                    raise StorageRefused(
-                        f"Files could not be deleted; the first: {failed[0]}",
-                        details="\n".join(failed),
+                    phases[phase] = {"done": True} | (
+                        {"seconds": round(seconds, 3)} if len(stage) == 1 else {}
                     )
-                for phase in stage:
-                    phases[phase]["done"] = True
                 work.checkpoint(phases=phases)
                 failpoint(f"purge.delete.{stage[-1]}.after")
-                log.info("purge.delete.stage", phases=stage, files=files)
+                log.info("purge.delete.stage", phases=stage, seconds=round(seconds, 3))
 
 
 def verify(worker: Worker, task_id: UUID, spark: SessionFactory) -> None:
-    """Look for every file of the inventory. One that is still there is never a success."""
-    settings = worker.settings
+    """Look for every file of the inventory, then delete the root. One that is still there is
+    never a success."""
     with worker.working_on(task_id) as work:
-        inventory = work.task.checkpoint["inventory"]
-        with session_for(spark, work) as session:
-            remaining, paths = job.find_remaining(
-                session,
-                inventory["location"],
-                inventory["files"],
-                _most(settings),
-            )
-        if remaining:
-            # Whatever brought them back, the next attempt deletes them again.
-            work.checkpoint(phases={})
-            raise FilesRemain(
-                f"{remaining} of {inventory['files']} files are still there, the first is "
-                f"{paths[0]}.",
-                details="\n".join(paths),
-            )
-        failpoint("purge.verify.before")
-        work.checkpoint(verified={"attempt": work.task.attempt_count})
+        task = work.task
+        inventory = task.checkpoint["inventory"]
+        at_hand = _TableAtHand.of(worker, task)
+        table = at_hand.load()
+        work.account = functools.partial(report.outcome, worker.store, task)
+        if table is not None:
+            safety.check_unchanged(task.checkpoint["table"], table)
+            started = time.monotonic()
+            order = at_hand.order(table, work)
+            progress = report.Progress(worker.store, task, "verify")
+            work.attempt.report_from(progress.measure)
+            with session_for(spark, work, patience=_GRACE) as session:
+                finished = worker.store.finished_slices(task_id, [deletion.VERIFY])
+                outcomes = deletion.find_remaining(session, inventory["location"], finished, order)
+                _end_if_stopped(work, outcomes)
+                if outcomes.failed:
+                    # Whatever brought them back, the next attempt deletes them again.
+                    work.checkpoint(phases={})
+                    worker.store.forget_slices(work.attempt.claim)
+                    raise FilesRemain(
+                        f"{outcomes.failed} of {inventory['files']} files are still there, the "
+                        f"first is {outcomes.left[0].path}.",
+                        details=_lines(outcomes.left),
+                        report=_failures(outcomes),
+                    )
+            failpoint("purge.verify.before")
+            work.checkpoint(seconds={"verify": round(time.monotonic() - started, 3)})
+            if str(ROOT) in inventory["phases"]:
+                _delete_root(work, table.metadata_location, order.storage())
+                progress.root_done = True
+        elif not task.checkpoint["root"].get("done"):
+            # It is gone, and only this purge was about to delete it.
+            work.checkpoint(root={"deleted": True, "done": True})
+        work.checkpoint(verified={"attempt": task.attempt_count})
         failpoint("purge.verify.after")
         log.info("purge.verify.done", files=inventory["files"], remaining=0)
 
@@ -187,13 +214,12 @@ def settle(worker: Worker, task_id: UUID) -> tuple[Task, bool]:
     inventory = task.checkpoint.get("inventory")
     if inventory and is_dry_run(task):
         summary = f"Dry run: {inventory['files']} files would be deleted."
-        return worker.succeed(claim, summary, _result(inventory, {}, dry_run=True)), True
+        return worker.succeed(claim, summary, report.dry_run_outcome(task)), True
     if inventory and is_verified(task):
-        result = _result(inventory, task.checkpoint["phases"], dry_run=False)
-        summary = f"{result['files_deleted']} files deleted, none is left."
-        return worker.succeed(claim, summary, result), True
+        result = report.outcome(worker.store, task)
+        return worker.succeed(claim, _in_words(result), result), True
     lost = WorkerLost("A step of this attempt ended without a word; its process was lost.")
-    return worker.fail(claim, task, lost), True
+    return worker.fail(claim, task, lost, report.outcome(worker.store, task) or None), True
 
 
 SPARK_STEPS: Mapping[str, Callable[[Worker, UUID, SessionFactory], None]] = {
@@ -206,105 +232,179 @@ SPARK_STEPS: Mapping[str, Callable[[Worker, UUID, SessionFactory], None]] = {
 # --- Helpers --------------------------------------------------------------------------------
 
 
-class _Progress:
-    """Files and bytes done over all phases, as the ledger shows them."""
+@dataclass(frozen=True)
+class _TableAtHand:
+    """The table of a task, and how to get at it."""
 
-    def __init__(self, work: Work, inventory: dict[str, Any], phases: dict[str, Any]) -> None:
-        self._work, self._inventory, self._phases = work, inventory, phases
+    access: TableAccess
+    task: Task
+    worker: Worker
 
-    def show(self, phase: Phase) -> None:
-        done = self._phases.values()
-        self._work.report(
-            step="delete",
-            phase=str(phase),
-            files_done=sum(entry["deleted"] + entry["missing"] for entry in done),
-            files_total=self._inventory["files"],
-            bytes_done=sum(entry["bytes"] for entry in done),
-            bytes_total=self._inventory["bytes"],
-        )
+    @classmethod
+    def of(cls, worker: Worker, task: Task) -> _TableAtHand:
+        identity = parameters_of(task).table_identity
+        catalog = worker.catalog(identity.catalog_name)
+        access = TableAccess(catalog, tuple(identity.namespace_levels), identity.table_name)
+        return cls(access, task, worker)
 
-
-def _add(done: dict[str, Any], outcome: job.BatchOutcome, *, resumed: bool) -> None:
-    """Files that an interrupted attempt deleted are missing now; they count as deleted."""
-    done["deleted"] += outcome.deleted + (outcome.missing if resumed else 0)
-    done["missing"] += 0 if resumed else outcome.missing
-    done["bytes"] += outcome.bytes + (outcome.missing_bytes if resumed else 0)
-
-
-def _catalog(settings: Settings, asked: PurgeParameters) -> CatalogSettings:
-    name = asked.table_identity.catalog_name
-    if name not in settings.catalogs:
-        raise CatalogNotConfigured(
-            f"No catalog {name!r} is configured here; known are "
-            f"{', '.join(sorted(settings.catalogs)) or 'none'}. Add [catalogs.{name}] with its uri."
-        )
-    return settings.catalogs[name]
-
-
-def _load(settings: Settings, asked: PurgeParameters, task: Task) -> LoadedTable | None:
-    """The table as the catalog has it; None when an earlier attempt deleted its root already."""
-    identity = asked.table_identity
-    try:
-        return RestCatalog(_catalog(settings, asked)).load_table(
-            identity.namespace_levels, identity.table_name
-        )
-    except (TableNotFound, CatalogUnavailable):
-        # Without its metadata file a table cannot be loaded. The purge deletes that file last,
-        # so if it had begun to delete and the file is gone, only the rest of the work is left.
-        pinned = task.checkpoint.get("table")
-        begun = task.checkpoint.get("phases", {}).get(Phase.CURRENT_METADATA)
-        if pinned and begun and read_file(pinned["metadata_location"]) is None:
+    def load(self) -> LoadedTable | None:
+        """The table as the catalog has it; None when this purge has deleted its root already."""
+        if self.task.checkpoint.get("root", {}).get("done"):
             return None
-        raise
+        try:
+            return self.access.load()
+        except (TableNotFound, CatalogUnavailable, CatalogRefused) as error:
+            if self._root_is_gone(error):
+                return None
+            raise
+
+    def load_pinned(self) -> LoadedTable:
+        table = self.load()
+        if table is None:
+            raise TableNotFound("The table's metadata file is gone.")
+        safety.check_unchanged(self.task.checkpoint["table"], table)
+        return table
+
+    def storage_for(self, table: LoadedTable) -> functools.partial[Storage]:
+        """Opens the table's storage here or on an executor, where credentials are renewed."""
+        purge = self.worker.settings.purge
+        return functools.partial(
+            Storage,
+            credentials_of(table, self.access.catalog),
+            self.access.credentials,
+            limits=StorageLimits(
+                batch_size=purge.keys_per_request,
+                concurrency=purge.requests_at_once,
+                request_timeout=self._longest_request.total_seconds(),
+                patience=purge.storage_patience.total_seconds(),
+            ),
+        )
+
+    def order(self, table: LoadedTable, work: Work) -> deletion.Order:
+        return deletion.Order(
+            fence=self.worker.store.fence(work.attempt.claim, self._longest_request),
+            storage=self.storage_for(table),
+            most_named=self.worker.settings.purge.max_files_named,
+        )
+
+    @property
+    def _longest_request(self) -> timedelta:
+        """So short that a request ends before the lease of its attempt can."""
+        lease = self.worker.settings.delegation.task.lease.lost_timeout_duration
+        return min(_LONGEST_REQUEST, lease / 4)
+
+    def _root_is_gone(self, error: Exception) -> bool:
+        """Without its metadata file a table cannot be loaded, nor are credentials vended for it.
+
+        The purge deletes that file last. If it was about to, and the file is gone, the work is
+        done. Where only the catalog gives credentials, its word is taken: that it cannot load
+        the table because of this very file.
+        """
+        if not self.task.checkpoint.get("root"):
+            return False
+        root: str = self.task.checkpoint["table"]["metadata_location"]
+        own = Credentials(config=self.access.catalog.storage_properties)
+        if parse_location(root).scheme == "file" or own.vended:
+            return Storage(own).size(root) is None
+        return isinstance(error, MetadataMissing) or root.rpartition("/")[2] in str(error)
 
 
-def _load_pinned(settings: Settings, asked: PurgeParameters, task: Task) -> LoadedTable:
-    table = _load(settings, asked, task)
-    if table is None:
-        raise TableNotFound("The table's metadata file is gone.")
-    safety.check_unchanged(task.checkpoint["table"], table)
-    return table
+def _pin(work: Work, at_hand: _TableAtHand, table: LoadedTable) -> None:
+    """Make sure that this table may be purged, and remember which one it was."""
+    settings, asked = at_hand.worker.settings.purge, parameters_of(work.task)
+    safety.check_purge_allowed(table)
+    findings: dict[str, Any] = {"checks": safety.check_identity(asked, table)}
+    places = table_locations(table)
+    siblings = find_overlap(
+        RestCatalog(at_hand.access.catalog),
+        at_hand.access.namespace,
+        at_hand.access.table,
+        Roots.of(places),
+        scope=settings.sibling_check,
+        limit=settings.sibling_limit,
+    )
+    safety.refuse_overlap(siblings)
+    findings["checks"]["siblings"] = _check_in_words(siblings)
+    roots = Roots.of([*places, *credentials_of(table, at_hand.access.catalog).prefixes])
+    work.checkpoint(
+        table={
+            "uuid": table.uuid,
+            "metadata_location": table.metadata_location,
+            "location": table.location,
+            "roots": roots.listed,
+        },
+        findings=findings,
+    )
 
 
-def _sized(table: LoadedTable) -> list[Entry]:
-    return [
-        Entry(entry.path, entry.kind, entry.size or file_size(entry.path))
-        for entry in named_by_metadata(table, read_file)
-    ]
+def _check_in_words(check: SiblingCheck) -> str:
+    words = f"{check.checked} other tables were compared, none lies in the same place."
+    return words if check.complete else f"{words} {check.skipped}".strip()
+
+
+def _named(table: LoadedTable, storage: Storage) -> list[Entry]:
+    """What the metadata names, and the one file beside it that it does not."""
+    entries = list(named_by_metadata(table, storage.read))
+    hint = version_hint_of(table.metadata_location)
+    if (size := storage.size(hint)) is not None:
+        entries.append(Entry(hint, FileKind.VERSION_HINT, size))
+    return entries
+
+
+def _delete_root(work: Work, location: str, storage: Storage) -> None:
+    """The very last file. Once it is gone the catalog cannot load the table any more."""
+    failpoint("purge.root.before")
+    work.checkpoint(root={"deleted": False})
+    [outcome] = storage.delete([location])
+    if isinstance(outcome, Failure):
+        error = StorageRefused if outcome.refused else StorageUnavailable
+        raise error(f"The metadata file {location} could not be deleted: {outcome.reason}")
+    failpoint("purge.root.deleted")
+    if storage.remaining([location]):
+        raise FilesRemain(f"The metadata file {location} is still there.", details=location)
+    work.checkpoint(
+        root={"deleted": outcome is DELETED, "missing": outcome is MISSING, "done": True}
+    )
+
+
+def _end_if_stopped(work: Work, outcomes: deletion.Outcomes) -> None:
+    if outcomes.stopped:
+        work.attempt.check(ask=True)
+        raise WorkerLost("The executors did not find the task in this worker's hands.")
+
+
+def _refuse_failures(outcomes: deletion.Outcomes) -> None:
+    if outcomes.failed:
+        error = StorageRefused if outcomes.refused else StorageUnavailable
+        first = outcomes.left[0]
+        raise error(
+            f"{outcomes.failed} files could not be deleted; the first: {first.path}: "
+            f"{first.reason}",
+            details=_lines(outcomes.left),
+            report=_failures(outcomes),
+        )
+
+
+def _failures(outcomes: deletion.Outcomes) -> dict[str, Any]:
+    named = [{"path": one.path, "reason": one.reason} for one in outcomes.left]
+    return {"failed": {"files": outcomes.failed, "paths": named}}
+
+
+def _lines(left: list[deletion.Left]) -> str:
+    return "\n".join(f"{one.path}: {one.reason}" for one in left)
+
+
+def _in_words(result: Mapping[str, Any]) -> str:
+    words = f"{result['files_deleted']} files deleted, none is left."
+    if skipped := result.get("skipped"):
+        words += f" {skipped['files']} files outside the table's locations were not touched."
+    if missing := result.get("missing_metadata"):
+        words += (
+            f" {missing['files']} manifests were gone before: what only they named is not known."
+        )
+    return words
 
 
 def _inventory_location(settings: Settings, task: Task) -> str:
     """A place of the attempt's own: a lost attempt may still be writing to the one before."""
     return f"{task_folder(settings.workspace, task.task_id)}/inventory-{task.version}"
-
-
-def _summarize(location: str, counts: list[job.KindCount], seconds: float) -> dict[str, Any]:
-    phases: dict[str, int] = {}
-    for count in counts:
-        phase = str(PHASE_OF[count.kind])
-        phases[phase] = phases.get(phase, 0) + count.files
-    return {
-        "location": location,
-        "files": sum(count.files for count in counts),
-        "bytes": sum(count.bytes for count in counts),
-        "kinds": {str(c.kind): {"files": c.files, "bytes": c.bytes} for c in counts},
-        "phases": phases,
-        "seconds": round(seconds, 3),
-    }
-
-
-def _result(inventory: dict[str, Any], phases: dict[str, Any], *, dry_run: bool) -> dict[str, Any]:
-    return {
-        "dry_run": dry_run,
-        "files_deleted": sum(phase["deleted"] for phase in phases.values()),
-        "bytes_deleted": sum(phase["bytes"] for phase in phases.values()),
-        "files_already_missing": sum(phase["missing"] for phase in phases.values()),
-        "files_found": inventory["files"],
-        "bytes_found": inventory["bytes"],
-        "by_kind": inventory["kinds"],
-        "inventory": inventory["location"],
-    }
-
-
-def _most(settings: Settings) -> int:
-    return settings.purge.max_files_named

@@ -1,0 +1,190 @@
+"""The inventory: every file of the table, once, durable before the first delete."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from moraine.catalog.access import TableAccess, spark_options
+from moraine.log import get_logger
+from moraine.operations.purge import survivors
+from moraine.operations.purge.order import PHASE_OF, FileKind
+from moraine.operations.purge.plan import Entry
+from moraine.operations.purge.survivors import code_of
+from moraine.storage.locations import Roots
+from moraine.storage.stores import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = get_logger(__name__)
+
+FILES_PER_SLICE = 10_000
+_KINDS = list(FileKind)
+_ROWS = "path string, code int, size bigint"
+_SIZES_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class KindCount:
+    kind: FileKind
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    counts: list[KindCount]
+    outside: int
+    """Files outside the table's own places."""
+    unreadable: list[str]
+    """Manifests and manifest lists that are gone: what only they named, nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How executors come to the table's files, and where those may lie."""
+
+    access: TableAccess
+    roots: Roots
+    storage: functools.partial[Storage]
+
+
+def write_inventory(
+    spark: SparkSession, reach: Reach, named: Iterable[Entry], target: str
+) -> Inventory:
+    """Every file that any snapshot reaches, once, with its kind, phase and size.
+
+    Iceberg's own reader is the fastest way to list them, but it needs every manifest. Where some
+    are gone, from a purge that something else began, the others are read one by one.
+    """
+    from pyspark.errors import PySparkException
+
+    entries = list(named)
+    try:
+        return _write(spark, _read_by_iceberg(spark, reach.access), reach, entries, target, [])
+    except PySparkException as error:
+        if "NotFoundException" not in str(error):
+            raise
+        log.warning("purge.plan.metadata_missing", table=reach.access.table)
+    rows, unreadable = survivors.read_surviving(spark, reach.storage, entries)
+    return _write(spark, rows, reach, entries, target, unreadable)
+
+
+def list_outsiders(spark: SparkSession, inventory: str, most: int) -> list[str]:
+    """The first files of the inventory that lie outside the table's own places."""
+    files = spark.read.parquet(inventory).where("outside").select("path").limit(most)
+    return [row["path"] for row in files.collect()]
+
+
+def spark_table(spark: SparkSession, access: TableAccess) -> str:
+    """The table's name in Spark SQL, in a Spark catalog that reads it fresh.
+
+    A catalog is set up once in a session, for good; so its alias stands for all its settings.
+    """
+    options = {"type": "rest", "cache-enabled": "false", **spark_options(access.catalog)}
+    digest = hashlib.sha256(repr(sorted(options.items())).encode()).hexdigest()
+    alias = f"moraine_{digest[:16]}"
+    key = f"spark.sql.catalog.{alias}"
+    # The last option is what makes it a catalog: if it is there, so are the others.
+    if spark.conf.get(key, None) is None:
+        for option, value in options.items():
+            spark.conf.set(f"{key}.{option}", value)
+        spark.conf.set(key, "org.apache.iceberg.spark.SparkCatalog")
+    parts = [alias, *access.namespace, access.table]
+    return ".".join(f"`{part.replace('`', '``')}`" for part in parts)
+
+
+def _read_by_iceberg(spark: SparkSession, access: TableAccess) -> DataFrame:
+    """`all_entries` also shows entries that a later snapshot marked deleted: their files are still
+    there as long as an older snapshot holds them."""
+    table = spark_table(spark, access)
+    return spark.sql(
+        f"""
+        SELECT data_file.file_path AS path,
+               IF(data_file.file_format = 'PUFFIN', {code_of(FileKind.DELETION_VECTORS)},
+                  data_file.content) AS code,
+               data_file.file_size_in_bytes AS size FROM {table}.all_entries
+        UNION ALL
+        SELECT path, {code_of(FileKind.MANIFEST)}, length FROM {table}.all_manifests
+        """  # noqa: S608 - the name is quoted, the rest is ours
+    )
+
+
+def _write(
+    spark: SparkSession,
+    reachable: DataFrame,
+    reach: Reach,
+    named: list[Entry],
+    target: str,
+    unreadable: list[str],
+) -> Inventory:
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    rows = [(entry.path, code_of(entry.kind), entry.size) for entry in named]
+    # Kinds travel as numbers: the biggest of two texts cannot be found by hashing.
+    once = (
+        reachable.unionByName(spark.createDataFrame(rows, _ROWS))
+        .groupBy("path")
+        .agg(F.max("code").alias("code"), F.max("size").alias("size"))
+        .mapInArrow(functools.partial(_examine, reach), f"{_ROWS}, outside boolean")
+    )
+    inventory = once.select(
+        "path",
+        F.get(F.array(*(F.lit(str(kind)) for kind in _KINDS)), "code").alias("kind"),
+        F.get(F.array(*(F.lit(str(PHASE_OF[kind])) for kind in _KINDS)), "code").alias("phase"),
+        "size",
+        "outside",
+    )
+    ours = ~F.col("outside")
+    counts = [
+        measure.alias(f"{name}_{kind}")
+        for kind in FileKind
+        for name, measure in (
+            ("files", F.count_if(ours & (F.col("kind") == kind))),
+            ("bytes", F.sum(F.when(ours & (F.col("kind") == kind), F.col("size")))),
+        )
+    ]
+    # Counted while it is written: no second pass.
+    seen = Observation()
+    (
+        inventory.observe(seen, F.count_if("outside").alias("outside"), *counts)
+        .write.mode("overwrite")
+        .option("maxRecordsPerFile", FILES_PER_SLICE)
+        .partitionBy("phase")
+        .parquet(target)
+    )
+    found = seen.get
+    kinds = [KindCount(k, found[f"files_{k}"], found[f"bytes_{k}"] or 0) for k in FileKind]
+    return Inventory([count for count in kinds if count.files], found["outside"], unreadable)
+
+
+def _examine(reach: Reach, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Tell the files outside the table's places, and find the sizes that no metadata knows."""
+    storage = reach.storage()
+    try:
+        for batch in batches:
+            path, size = batch.column("path"), batch.column("size")
+            if size.null_count:
+                found = _find_sizes(storage, path.to_pylist(), size.to_pylist())
+                size = pa.array(found, pa.int64())
+            columns = [path, batch.column("code"), size, reach.roots.outside(path)]
+            yield pa.RecordBatch.from_arrays(columns, names=["path", "code", "size", "outside"])
+    finally:
+        storage.close()
+
+
+def _find_sizes(storage: Storage, paths: list[Any], sizes: list[Any]) -> list[int | None]:
+    unknown = [place for place, size in enumerate(sizes) if size is None]
+    with ThreadPoolExecutor(min(_SIZES_AT_ONCE, len(unknown))) as pool:
+        found = pool.map(storage.size, [paths[place] for place in unknown])
+        for place, size in zip(unknown, found, strict=True):
+            sizes[place] = size
+    return sizes

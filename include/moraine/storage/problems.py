@@ -1,0 +1,124 @@
+"""What a store's client says when a request failed, put in order."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+
+class Kind(Enum):
+    MISSING = auto()
+    REFUSED = auto()
+    UNAUTHENTICATED = auto()
+    """The credentials themselves were refused: newer ones may do."""
+    THROTTLED = auto()
+    BROKEN = auto()
+    """No answer, or one that may be another next time; what was asked may have been done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    kind: Kind
+    reason: str
+    """Short, and made of codes only: an answer's text may quote what was signed."""
+    of_key: bool = False
+    """The request was answered, but for one key of it at least with an error."""
+
+
+EXPIRED_CODES = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
+_KINDS = {
+    Kind.MISSING: {"NoSuchKey", "NotFound", "BlobNotFound"},
+    Kind.REFUSED: {
+        "AccessDenied",
+        "AllAccessDisabled",
+        "AccountProblem",
+        "AuthorizationFailure",
+        "AuthorizationPermissionMismatch",
+        "InvalidObjectState",
+        "InvalidRequest",
+        "KeyTooLongError",
+        "MalformedXML",
+        "MethodNotAllowed",
+        "NoSuchBucket",
+        "ContainerNotFound",
+    },
+    Kind.UNAUTHENTICATED: EXPIRED_CODES
+    | {"InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthenticationFailed"},
+    Kind.THROTTLED: {
+        "SlowDown",
+        "ServiceUnavailable",
+        "ServerBusy",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequests",
+        "RequestLimitExceeded",
+    },
+    Kind.BROKEN: {"InternalError", "RequestTimeout", "OperationAborted", "RequestTimeTooSkewed"},
+}
+_KIND_OF_CODE = {code: kind for kind, codes in _KINDS.items() for code in codes}
+# A store that cannot take one key just now says so of the key: that is no broken connection.
+_BUSY_WITH_KEY = {"InternalError", "OperationAborted", "RequestTimeout"}
+_KEY_CODE = re.compile(r"^Generic S3 error: DeleteObjects request failed for key .*\(code: (\w+)\)")
+_KEY_CODES = re.compile(r"<Error>.*?<Code>(\w+)</Code>", re.S)
+_STATUS = re.compile(r"^non-2xx status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w{1,64})</Code>")
+_TRANSPORT = re.compile(r"HttpError \{\s*kind: (\w+)")
+_TRANSPORT_REASONS = {
+    "Timeout": "no answer in time",
+    "Connect": "no connection could be made",
+    "Interrupted": "the connection broke",
+}
+
+
+def classify(error: Exception) -> Problem:
+    # The client's text ends in a dump of its own structures.
+    text, _, dump = str(error).partition("\n\nDebug source:")
+    # The answer comes last: keys, which may hold anything, are named before it.
+    _, answered, answer = text.rpartition("Server returned ")
+    if found := _KEY_CODE.match(text.replace("\n", " ")):
+        return _of_key(found.group(1))
+    if answered and answer.startswith("error response") and "<DeleteResult" in answer:
+        codes = _KEY_CODES.findall(answer)
+        return _of_key(next((code for code in codes if _is_busy(code)), (codes or ["unknown"])[0]))
+    status = _STATUS.match(answer) if answered else None
+    code = found.group(1) if answered and (found := _CODE.search(answer)) else None
+    if status or code:
+        return _of_answer(int(status.group(1)) if status else 200, code)
+    if isinstance(error, FileNotFoundError):
+        return Problem(Kind.MISSING, "not found")
+    if isinstance(error, PermissionDeniedError):
+        return Problem(Kind.REFUSED, "refused")
+    if isinstance(error, UnauthenticatedError):
+        return Problem(Kind.UNAUTHENTICATED, "the credentials were refused")
+    if isinstance(error, (ValueError, TypeError)):
+        return Problem(Kind.REFUSED, "its key cannot be addressed", of_key=True)
+    if "Received redirect" in text:
+        return Problem(Kind.REFUSED, "the store is in another region")
+    transport = _TRANSPORT.search(dump)
+    reason = _TRANSPORT_REASONS.get(transport.group(1)) if transport else None
+    return Problem(Kind.BROKEN, reason or "the request failed")
+
+
+def _of_key(code: str) -> Problem:
+    if _is_busy(code):
+        return Problem(Kind.THROTTLED, code, of_key=True)
+    return Problem(_KIND_OF_CODE.get(code, Kind.BROKEN), code, of_key=True)
+
+
+def _is_busy(code: str) -> bool:
+    return code in _BUSY_WITH_KEY or _KIND_OF_CODE.get(code) is Kind.THROTTLED
+
+
+def _of_answer(status: int, code: str | None) -> Problem:
+    reason = f"HTTP {status}" if code is None else f"HTTP {status} {code}"
+    known = _KIND_OF_CODE.get(code or "")
+    if status in (429, 503):
+        return Problem(Kind.THROTTLED, reason)
+    if known:
+        return Problem(known, reason)
+    by_status = {401: Kind.UNAUTHENTICATED, 404: Kind.MISSING, 408: Kind.BROKEN}
+    default = Kind.REFUSED if 400 <= status < 500 else Kind.BROKEN
+    return Problem(by_status.get(status, default), reason)

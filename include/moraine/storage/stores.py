@@ -1,0 +1,319 @@
+"""The port to every kind of store that tables lie in."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+import obstore
+
+from moraine.errors import StorageRefused, StorageUnavailable
+from moraine.storage.clients import Client, StorageLimits, Target, aim, is_plain, open_client
+from moraine.storage.credentials import Credentials
+from moraine.storage.deletion import Batch, Deletion, is_final
+from moraine.storage.disk import (
+    FILES_PER_BATCH,
+    delete_local,
+    is_local,
+    is_there,
+    read_local,
+    size_local,
+    to_path,
+)
+from moraine.storage.locations import parse_location
+from moraine.storage.outcomes import DELETED, MISSING, UNSENT, Failure, Outcome
+from moraine.storage.problems import Kind, Problem
+from moraine.storage.renewal import RenewedCredentials
+from moraine.storage.sending import Permits, Sender, Unsent
+
+__all__ = [
+    "DELETED",
+    "MISSING",
+    "UNSENT",
+    "Failure",
+    "Outcome",
+    "Storage",
+    "StorageLimits",
+]
+
+T = TypeVar("T")
+
+_UNADDRESSABLE = "the store's client cannot address a key with such a name"
+# A listing of up to 1,000 keys costs as much as a few questions for one.
+_WORTH_A_LISTING = 16
+_FEW_STRANGERS = 10_000
+
+
+@dataclass(slots=True)
+class _SortedOut:
+    """Where the locations of a call are, by their numbers in it."""
+
+    local: list[tuple[int, str]] = field(default_factory=list)
+    remote: list[Batch] = field(default_factory=list)
+    unaddressable: list[int] = field(default_factory=list)
+
+
+def always() -> bool:
+    return True
+
+
+def ignore(_indexes: list[int], _outcomes: list[Outcome]) -> None:
+    return
+
+
+class Storage:
+    """Files as tables name them, wherever they lie. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        renew: Callable[[], Credentials] | None = None,
+        *,
+        limits: StorageLimits = StorageLimits(),
+    ) -> None:
+        self._limits = limits
+        self._credentials = RenewedCredentials(credentials, renew)
+        self._sender = Sender(self._credentials, limits)
+        self._clients: dict[tuple[Target, str | None], Client] = {}
+        self._clients_credentials = credentials
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Let go of connections; whoever is still sending is not disturbed."""
+        with self._lock:
+            self._clients.clear()
+
+    def __enter__(self) -> Storage:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def read(self, location: str) -> bytes | None:
+        """The file's bytes, or None if there is no such file."""
+        if is_local(location):
+            return read_local(location)
+        return self._ask(location, _bytes_of)
+
+    def size(self, location: str) -> int | None:
+        """The file's size, or None if there is no such file."""
+        if is_local(location):
+            return size_local(location)
+        return self._ask(location, _size_of)
+
+    def remaining(self, locations: Sequence[str], permit: Callable[[], bool] = always) -> list[str]:
+        """Which of these files are still there.
+
+        Those that were not looked at any more, for want of a permit, count as there.
+        """
+        permits = Permits(permit)
+        sorted_out = self._sort_out(locations)
+        there = set(sorted_out.unaddressable)
+        for part in _parts(sorted_out.local, FILES_PER_BATCH):
+            granted = permits.granted()
+            there.update(at for at, path in part if not granted or is_there(path))
+        for group in sorted_out.remote:
+            there.update(self._remaining_of(group, locations, permits))
+        return [locations[at] for at in sorted(there)]
+
+    def delete(
+        self,
+        locations: Sequence[str],
+        *,
+        permit: Callable[[], bool] = always,
+        on_batch: Callable[[list[int], list[Outcome]], None] = ignore,
+    ) -> list[Outcome]:
+        """What became of each of these files, in their order.
+
+        The permit is asked for right before every request, never by two threads at once; without
+        it nothing more is sent. on_batch hears of batches as they are done, in this thread.
+        """
+        permits = Permits(permit)
+        sorted_out = self._sort_out(locations)
+        outcomes: list[Outcome] = [UNSENT] * len(locations)
+        for indexes, found in self._delete(sorted_out, permits):
+            for at, outcome in zip(indexes, found, strict=True):
+                outcomes[at] = outcome
+            if any(outcome is not UNSENT for outcome in found):
+                on_batch(indexes, found)
+        return outcomes
+
+    def _delete(
+        self, sorted_out: _SortedOut, permits: Permits
+    ) -> Iterator[tuple[list[int], list[Outcome]]]:
+        if sorted_out.unaddressable:
+            refused: list[Outcome] = [Failure(_UNADDRESSABLE, True)] * len(sorted_out.unaddressable)
+            yield sorted_out.unaddressable, refused
+        for part in _parts(sorted_out.local, FILES_PER_BATCH):
+            if not permits.granted():
+                return
+            yield [at for at, _ in part], delete_local([path for _, path in part])
+        batches = [batch for group in sorted_out.remote for batch in self._batches(group)]
+        if batches:
+            deletion = Deletion(self._sender, self._client, permits, self._limits)
+            for batch, outcomes in deletion.run(batches):
+                yield batch.indexes, outcomes
+
+    def _batches(self, group: Batch) -> Iterator[Batch]:
+        most = min(self._limits.batch_size, group.target.most_per_request)
+        for start in range(0, len(group.keys), most):
+            yield group.part(start, start + most)
+
+    def _sort_out(self, locations: Sequence[str]) -> _SortedOut:
+        """Put each location with those that one client reaches."""
+        credentials = self._credentials.current()
+        sorted_out = _SortedOut()
+        groups: dict[tuple[Target, str | None], Batch] = {}
+        # There may be millions in a few buckets: what a bucket's name means is read once.
+        targets: dict[str, Target] = {}
+        for at, location in enumerate(locations):
+            if is_local(location):
+                sorted_out.local.append((at, to_path(location)))
+                continue
+            end = location.find("/", location.find("://") + 3)
+            target, key = targets.get(location[:end]), location[end + 1 :]
+            if target is None or not is_plain(key):
+                aimed = aim(parse_location(location))
+                if aimed is None:
+                    sorted_out.unaddressable.append(at)
+                    continue
+                target, key = aimed
+                if not target.folder:
+                    targets[location[:end]] = target
+            group_key = target, credentials.prefix_of(location)
+            group = groups.get(group_key)
+            if group is None:
+                group = groups[group_key] = Batch(target, location, [], [])
+            group.indexes.append(at)
+            group.keys.append(key)
+        sorted_out.remote = list(groups.values())
+        return sorted_out
+
+    def _remaining_of(
+        self, group: Batch, locations: Sequence[str], permits: Permits
+    ) -> Iterator[int]:
+        listed = self._list(group, permits) if len(group.keys) > _WORTH_A_LISTING else None
+        if listed is not None:
+            yield from (
+                at for at, key in zip(group.indexes, group.keys, strict=True) if key in listed
+            )
+            return
+
+        with ThreadPoolExecutor(self._limits.head_concurrency, "head") as pool:
+            try:
+                look = partial(self._is_there, permits=permits)
+                found = list(pool.map(look, (locations[at] for at in group.indexes)))
+            except BaseException:
+                permits.stop()
+                raise
+        yield from itertools.compress(group.indexes, found)
+
+    def _list(self, group: Batch, permits: Permits) -> set[str] | None:
+        """Which keys of the group a listing of their common folder shows, if that is feasible.
+
+        Where nearly all are gone, it is a request or two instead of one for each key.
+        """
+        common = os.path.commonprefix(group.keys)  # noqa: RUF071 - cut to a folder next
+        folder = common.rpartition("/")[0]
+        if not folder or group.target.folder:
+            return None
+        wanted = set(group.keys)
+        most_strangers = max(len(wanted), _FEW_STRANGERS)
+
+        def act(credentials: Credentials) -> set[str] | None:
+            client = self._client(group.target, group.location, credentials)
+            found: set[str] = set()
+            seen = 0
+            for page in obstore.list(client, prefix=folder):
+                found.update(wanted.intersection(item["path"] for item in page))
+                seen += len(page)
+                if seen - len(found) > most_strangers:
+                    return None
+            return found
+
+        answer = self._sender.send(act, permits, self._limits.head_concurrency)
+        return None if isinstance(answer, Problem | Unsent) else answer
+
+    def _ask(self, location: str, question: Callable[[Client, str], T]) -> T | None:
+        permits = Permits(always)
+        one = self._aim(location)
+        answer = self._put(question, one, permits)
+        if isinstance(answer, Problem | Unsent):
+            if self._is_gone(one, answer, permits):
+                return None
+            raise _error_of(location, answer)
+        return answer
+
+    def _is_there(self, location: str, permits: Permits) -> bool:
+        one = self._aim(location)
+        answer = self._put(_size_of, one, permits)
+        if not isinstance(answer, Problem):
+            return True
+        gone = self._is_gone(one, answer, permits)
+        if gone is None:
+            raise _error_of(location, answer)
+        return not gone
+
+    def _is_gone(self, one: Batch, answer: Problem | Unsent, permits: Permits) -> bool | None:
+        """Whether a file that could not be looked at is not there; None if nobody knows.
+
+        Whoever may not list a bucket is refused what is not there; and some may list it only.
+        """
+        if isinstance(answer, Problem) and answer.kind is Kind.MISSING:
+            return True
+        if isinstance(answer, Problem) and answer.kind is Kind.REFUSED:
+            listed = self._list(one, permits)
+            return None if listed is None else not listed
+        return None
+
+    def _put(
+        self, question: Callable[[Client, str], T], one: Batch, permits: Permits
+    ) -> T | Problem | Unsent:
+        def act(credentials: Credentials) -> T:
+            return question(self._client(one.target, one.location, credentials), one.keys[0])
+
+        return self._sender.send(act, permits, self._limits.head_concurrency)
+
+    def _aim(self, location: str) -> Batch:
+        aimed = aim(parse_location(location))
+        if aimed is None:
+            raise StorageRefused(f"{location}: {_UNADDRESSABLE}.")
+        return Batch(aimed[0], location, [0], [aimed[1]])
+
+    def _client(self, target: Target, location: str, credentials: Credentials) -> Client:
+        with self._lock:
+            if credentials is not self._clients_credentials:
+                self._clients.clear()
+                self._clients_credentials = credentials
+            key = target, credentials.prefix_of(location)
+            client = self._clients.get(key)
+            if client is None:
+                config = credentials.for_location(location)
+                client = self._clients[key] = open_client(target, config, self._limits)
+            return client
+
+
+def _error_of(location: str, answer: Problem | Unsent) -> StorageRefused | StorageUnavailable:
+    if isinstance(answer, Unsent):
+        return StorageUnavailable(f"{location} was not read.")
+    error = StorageRefused if is_final(answer) else StorageUnavailable
+    return error(f"{location} could not be read: {answer.reason}.")
+
+
+def _bytes_of(client: Client, key: str) -> bytes:
+    return bytes(obstore.get(client, key).bytes())
+
+
+def _size_of(client: Client, key: str) -> int:
+    return obstore.head(client, key)["size"]
+
+
+def _parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

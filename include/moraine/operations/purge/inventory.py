@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from moraine.catalog.access import TableAccess, spark_options
 from moraine.log import get_logger
@@ -62,17 +63,19 @@ def write_inventory(
     """Every file that any snapshot reaches, once, with its kind, phase and size.
 
     Iceberg's own reader is the fastest way to list them, but it needs every manifest. Where some
-    are gone, from a purge that something else began, the others are read one by one.
+    are gone, from a purge that something else began, the others are read one by one; and so are
+    those that a snapshot names itself, which that reader cannot list.
     """
     from pyspark.errors import PySparkException
 
     entries = list(named)
-    try:
-        return _write(spark, _read_by_iceberg(spark, reach.access), reach, entries, target, [])
-    except PySparkException as error:
-        if "NotFoundException" not in str(error):
-            raise
-        log.warning("purge.plan.metadata_missing", table=reach.access.table)
+    if not any(entry.kind is FileKind.MANIFEST for entry in entries):
+        try:
+            return _write(spark, _read_by_iceberg(spark, reach.access), reach, entries, target, [])
+        except PySparkException as error:
+            if "NotFoundException" not in str(error):
+                raise
+            log.warning("purge.plan.metadata_missing", table=reach.access.table)
     rows, unreadable = survivors.read_surviving(spark, reach.storage, entries)
     return _write(spark, rows, reach, entries, target, unreadable)
 
@@ -152,39 +155,44 @@ def _write(
             ("bytes", F.sum(F.when(ours & (F.col("kind") == kind), F.col("size")))),
         )
     ]
+    measures = [F.count_if("outside").alias("outside"), *counts]
     # Counted while it is written: no second pass.
     seen = Observation()
     (
-        inventory.observe(seen, F.count_if("outside").alias("outside"), *counts)
+        inventory.observe(seen, *measures)
         .write.mode("overwrite")
         .option("maxRecordsPerFile", FILES_PER_SLICE)
         .partitionBy("phase")
         .parquet(target)
     )
     found = seen.get
+    if "outside" not in found:
+        # A busy server sends its answer without waiting for what was observed.
+        found = spark.read.parquet(target).agg(*measures).collect()[0].asDict()
     kinds = [KindCount(k, found[f"files_{k}"], found[f"bytes_{k}"] or 0) for k in FileKind]
     return Inventory([count for count in kinds if count.files], found["outside"], unreadable)
 
 
 def _examine(reach: Reach, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Tell the files outside the table's places, and find the sizes that no metadata knows."""
+    """Tell the files outside the table's places, and find the sizes that no metadata knows.
+
+    Nobody asks after a file outside: Moraine may not be able, or allowed, to look there.
+    """
     storage = reach.storage()
     try:
         for batch in batches:
             path, size = batch.column("path"), batch.column("size")
-            if size.null_count:
-                found = _find_sizes(storage, path.to_pylist(), size.to_pylist())
-                size = pa.array(found, pa.int64())
-            columns = [path, batch.column("code"), size, reach.roots.outside(path)]
+            outside = reach.roots.outside(path)
+            wanted = pc.and_not(pc.is_null(size), outside)
+            if pc.any(wanted).as_py():
+                found = _find_sizes(storage, path.filter(wanted).to_pylist())
+                size = pc.replace_with_mask(size, wanted, pa.array(found, pa.int64()))
+            columns = [path, batch.column("code"), size, outside]
             yield pa.RecordBatch.from_arrays(columns, names=["path", "code", "size", "outside"])
     finally:
         storage.close()
 
 
-def _find_sizes(storage: Storage, paths: list[Any], sizes: list[Any]) -> list[int | None]:
-    unknown = [place for place, size in enumerate(sizes) if size is None]
-    with ThreadPoolExecutor(min(_SIZES_AT_ONCE, len(unknown))) as pool:
-        found = pool.map(storage.size, [paths[place] for place in unknown])
-        for place, size in zip(unknown, found, strict=True):
-            sizes[place] = size
-    return sizes
+def _find_sizes(storage: Storage, paths: list[Any]) -> list[int | None]:
+    with ThreadPoolExecutor(min(_SIZES_AT_ONCE, len(paths))) as pool:
+        return list(pool.map(storage.size, paths))

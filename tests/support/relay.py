@@ -13,6 +13,7 @@ import random
 import socket
 import struct
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -203,8 +204,11 @@ class _Handler(BaseHTTPRequestHandler):
             answer = self.server.relay.answer(request, self._forward)
         except (Reset, OSError, http.client.HTTPException):
             self._reset()
-        else:
-            self._write(answer)
+            return
+        except Exception as error:
+            traceback.print_exc()
+            answer = Answer(500, f"The relay itself failed: {error!r}".encode())
+        self._write(answer)
 
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _relay
 

@@ -133,7 +133,8 @@ class SeaweedFS:
         )["Credentials"]
         expires_at, token = answer["Expiration"], answer["SessionToken"]
         if seconds < _SHORTEST_SESSION:
-            expires_at = datetime.now(UTC) + timedelta(seconds=seconds)
+            # A token's end is in whole seconds.
+            expires_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=seconds)
             token = self._shorten(token, expires_at)
         return SessionKeys(answer["AccessKeyId"], answer["SecretAccessKey"], token, expires_at)
 

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
+from moraine.errors import StorageUnavailable
 from moraine.storage.files import UnsupportedStorage
 from moraine.storage.locations import Location
 
@@ -23,6 +24,7 @@ Client: TypeAlias = S3Store | GCSStore | AzureStore
 _ODD_KEY = re.compile(r"^/|/$|//|(?:^|/)\.{1,2}(?:/|$)|[\x00-\x1f\x7f]|^$")
 _DOTS = re.compile(r"(?:^|/)\.{1,2}(?:/|$)")
 _AZURE_HOST = ".dfs.core.windows.net"
+_used_by: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,17 @@ def aim(location: Location) -> tuple[Target, str] | None:
     if location.scheme != "s3" or cut < 0 or _DOTS.search(folder) or _ODD_KEY.search(name):
         return None
     return Target(location.scheme, location.bucket, folder), name
+
+
+def refuse_after_fork() -> None:
+    """Clients have threads, which a fork leaves behind: its child would wait for them for ever."""
+    global _used_by
+    _used_by = _used_by or os.getpid()
+    if _used_by != os.getpid():
+        raise StorageUnavailable(
+            "This process was forked from one that already used an object store; use it only in "
+            "the child, or start the child anew."
+        )
 
 
 def open_client(target: Target, config: Mapping[str, str], limits: StorageLimits) -> Client:

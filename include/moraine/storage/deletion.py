@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
@@ -50,7 +50,7 @@ class Deletion:
         self._singles: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
-    def run(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, list[Outcome]]]:
+    def run(self, batches: Sequence[Batch]) -> Generator[tuple[Batch, list[Outcome]]]:
         """Batches with their outcomes as they are done. If one fails, the others in flight end."""
         pool = ThreadPoolExecutor(min(self._limits.concurrency, len(batches)), "delete")
         futures = {pool.submit(self._delete, batch): batch for batch in batches}
@@ -76,16 +76,12 @@ class Deletion:
         answer = self._send(batch, self._limits.concurrency)
         if not isinstance(answer, Problem):
             return [UNSENT if isinstance(answer, Unsent) else DELETED] * count
-        if count == 1 or not self._tells_apart(answer):
+        if count == 1 or not answer.of_key:
             return [outcome_of(answer)] * count
         if answer.kind in (Kind.THROTTLED, Kind.BROKEN):
             middle = count // 2
             return self._delete(batch.part(0, middle)) + self._delete(batch.part(middle, count))
         return self._delete_one_by_one(batch)
-
-    def _tells_apart(self, problem: Problem) -> bool:
-        """Whether the keys of a request with this problem may fare differently on their own."""
-        return problem.of_key or problem.kind in (Kind.REFUSED, Kind.MISSING)
 
     def _delete_one_by_one(self, batch: Batch) -> list[Outcome]:
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import time
 from collections.abc import Sequence
@@ -14,6 +15,11 @@ from moraine.storage.outcomes import DELETED, MISSING, Failure, Outcome
 FILES_PER_BATCH = 1000
 _PAUSES = (0.05, 0.2, 0.8)
 _GONE = {errno.ENOENT, errno.ENOTDIR}
+_UNSEEN: set[str] = {"unseen"}
+_SEEN_ONCE: set[str] = {"seen once"}
+_LISTED_AT_LEAST = 1000
+_LISTED_PER_FILE = 4
+_NO_FILE = Failure("no file has such a name", refused=True)
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
 
 
@@ -30,42 +36,76 @@ def to_path(location: str) -> str:
     return local_path(location)
 
 
-def delete_local(paths: Sequence[str]) -> list[Outcome]:
-    """Delete these files and the checksums that Hadoop wrote beside them."""
-    outcomes = [_unlink(path) for path in paths]
-    for pause in _PAUSES:
-        again = [at for at, outcome in enumerate(outcomes) if _may_pass(outcome)]
-        if not again:
-            break
-        time.sleep(pause)
-        for at in again:
-            outcomes[at] = _unlink(paths[at])
-    return outcomes
+class LocalDeletion:
+    """One delete of many local files, each with the checksum that Hadoop wrote beside it.
 
+    No metadata names those. Looking for each costs half as much as deleting a file, so folders
+    with several files are listed instead; unless they hold too much else.
+    """
 
-def _unlink(path: str) -> Outcome:
-    outcome: Outcome = DELETED
-    try:
-        os.unlink(path)
-    except OSError as error:
-        if error.errno not in _GONE:
-            return _failure(error)
-        outcome = MISSING
-    except ValueError:
-        return Failure("no file can have that name", refused=True)
-    # Hadoop writes `.NAME.crc` beside each local file; no metadata ever names it.
-    folder, _, name = path.rpartition("/")
-    checksum = f"{folder}/.{name}.crc"
-    if os.access(checksum, os.F_OK):
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+        self._checksums: dict[str, set[str] | None] = {}
+        self._may_list = _LISTED_AT_LEAST + _LISTED_PER_FILE * len(paths)
+
+    def delete(self, start: int, end: int) -> list[Outcome]:
+        """What became of the files from the one number to before the other."""
+        paths = self._paths[start:end]
+        outcomes = [self._delete(path) for path in paths]
+        for pause in _PAUSES:
+            again = [at for at, outcome in enumerate(outcomes) if _may_pass(outcome)]
+            if not again:
+                break
+            time.sleep(pause)
+            for at in again:
+                outcomes[at] = self._delete(paths[at])
+        return outcomes
+
+    def _delete(self, path: str) -> Outcome:
+        folder, _, name = path.rpartition("/")
+        checksum = f".{name}.crc"
+        listed = self._checksums.get(folder, _UNSEEN)
+        if listed is _SEEN_ONCE:
+            listed = self._checksums[folder] = self._list_checksums(folder)
+        elif listed is _UNSEEN:
+            self._checksums[folder] = _SEEN_ONCE
+        outcome: Outcome = DELETED
         try:
-            os.unlink(checksum)
-        except OSError as error:
-            if error.errno not in _GONE:
-                return _failure(error)
-    return outcome
+            os.unlink(path)
+        except (OSError, ValueError) as error:
+            outcome = _outcome_of(error)
+            if outcome is not MISSING:
+                return outcome
+        if listed is None or checksum in listed or listed is _UNSEEN:
+            return _delete_checksum(f"{folder}/{checksum}") or outcome
+        return outcome
+
+    def _list_checksums(self, folder: str) -> set[str] | None:
+        """Their names; None where a listing is not to be had, or too long."""
+        try:
+            with os.scandir(folder or "/") as entries:
+                names = [entry.name for entry in itertools.islice(entries, self._may_list)]
+        except (OSError, ValueError):
+            return None
+        self._may_list -= len(names)
+        return {name for name in names if name.endswith(".crc")} if self._may_list else None
 
 
-def _failure(error: OSError) -> Failure:
+def _delete_checksum(path: str) -> Failure | None:
+    try:
+        if os.access(path, os.F_OK):
+            os.unlink(path)
+    except (OSError, ValueError) as error:
+        outcome = _outcome_of(error)
+        return outcome if isinstance(outcome, Failure) else None
+    return None
+
+
+def _outcome_of(error: OSError | ValueError) -> Outcome:
+    if not isinstance(error, OSError):
+        return _NO_FILE
+    if error.errno in _GONE:
+        return MISSING
     return Failure(error.strerror or type(error).__name__, refused=error.errno in _REFUSED)
 
 

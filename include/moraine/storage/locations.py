@@ -186,7 +186,8 @@ class Roots:
         verdicts: dict[str, bool] = {}
         for path in paths:
             folder, slash, name = (path or "").rpartition("/")
-            if not slash or "%" in name or "\\" in name or name in ("", ".", ".."):
+            odd = "%" in name or "\\" in name or "\0" in name or name in ("", ".", "..")
+            if odd or not slash:
                 yield path is not None and self._contains(path, links)
                 continue
             if folder not in verdicts:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+from obstore.exceptions import InvalidPathError, PermissionDeniedError, UnauthenticatedError
 
 
 class Kind(Enum):
@@ -25,7 +25,7 @@ class Problem:
     reason: str
     """Short, and made of codes only: an answer's text may quote what was signed."""
     of_key: bool = False
-    """The request was answered, but for one key of it at least with an error."""
+    """It may be one key's problem only: the others of the same request may fare better alone."""
 
 
 EXPIRED_CODES = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
@@ -59,8 +59,6 @@ _KINDS = {
     Kind.BROKEN: {"InternalError", "RequestTimeout", "OperationAborted", "RequestTimeTooSkewed"},
 }
 _KIND_OF_CODE = {code: kind for kind, codes in _KINDS.items() for code in codes}
-# A store that cannot take one key just now says so of the key: that is no broken connection.
-_BUSY_WITH_KEY = {"InternalError", "OperationAborted", "RequestTimeout"}
 _KEY_CODE = re.compile(r"^Generic S3 error: DeleteObjects request failed for key .*\(code: (\w+)\)")
 _KEY_CODES = re.compile(r"<Error>.*?<Code>(\w+)</Code>", re.S)
 _STATUS = re.compile(r"^non-2xx status code: (\d{3})")
@@ -81,8 +79,9 @@ def classify(error: Exception) -> Problem:
     if found := _KEY_CODE.match(text.replace("\n", " ")):
         return _of_key(found.group(1))
     if answered and answer.startswith("error response") and "<DeleteResult" in answer:
-        codes = _KEY_CODES.findall(answer)
-        return _of_key(next((code for code in codes if _is_busy(code)), (codes or ["unknown"])[0]))
+        # The client gives the whole answer where a code in it may pass: that one decides.
+        codes = sorted(_KEY_CODES.findall(answer), key=_does_not_pass)
+        return _of_key(codes[0] if codes else "unknown")
     status = _STATUS.match(answer) if answered else None
     code = found.group(1) if answered and (found := _CODE.search(answer)) else None
     if status or code:
@@ -93,7 +92,7 @@ def classify(error: Exception) -> Problem:
         return Problem(Kind.REFUSED, "refused")
     if isinstance(error, UnauthenticatedError):
         return Problem(Kind.UNAUTHENTICATED, "the credentials were refused")
-    if isinstance(error, (ValueError, TypeError)):
+    if isinstance(error, (InvalidPathError, ValueError, TypeError)):
         return Problem(Kind.REFUSED, "its key cannot be addressed", of_key=True)
     if "Received redirect" in text:
         return Problem(Kind.REFUSED, "the store is in another region")
@@ -103,22 +102,20 @@ def classify(error: Exception) -> Problem:
 
 
 def _of_key(code: str) -> Problem:
-    if _is_busy(code):
-        return Problem(Kind.THROTTLED, code, of_key=True)
     return Problem(_KIND_OF_CODE.get(code, Kind.BROKEN), code, of_key=True)
 
 
-def _is_busy(code: str) -> bool:
-    return code in _BUSY_WITH_KEY or _KIND_OF_CODE.get(code) is Kind.THROTTLED
+def _does_not_pass(code: str) -> bool:
+    return _KIND_OF_CODE.get(code) not in (Kind.THROTTLED, Kind.BROKEN)
 
 
 def _of_answer(status: int, code: str | None) -> Problem:
     reason = f"HTTP {status}" if code is None else f"HTTP {status} {code}"
     known = _KIND_OF_CODE.get(code or "")
-    if status in (429, 503):
-        return Problem(Kind.THROTTLED, reason)
-    if known:
-        return Problem(known, reason)
     by_status = {401: Kind.UNAUTHENTICATED, 404: Kind.MISSING, 408: Kind.BROKEN}
     default = Kind.REFUSED if 400 <= status < 500 else Kind.BROKEN
-    return Problem(by_status.get(status, default), reason)
+    kind = known or by_status.get(status, default)
+    if status in (429, 503):
+        kind = Kind.THROTTLED
+    denied = kind is Kind.REFUSED and status == 403
+    return Problem(kind, reason, of_key=denied or kind is Kind.MISSING)

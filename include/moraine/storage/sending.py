@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from obstore.exceptions import BaseError
@@ -21,7 +22,7 @@ T = TypeVar("T")
 _FIRST_BACKOFF = 0.25
 _LONGEST_BACKOFF = 10.0
 _LOOK_AROUND = 0.5
-_THROTTLED_BEFORE_SPLIT = 2
+_TRIES_BEFORE_SPLIT = 2
 
 
 class Unsent:
@@ -84,20 +85,20 @@ class Sender:
     ) -> T | Problem | Unsent:
         """The request's result, or the problem that neither time nor new credentials solved.
 
-        One that splits can be sent in smaller parts: if it is its keys that are throttled, it
+        One that splits can be sent in smaller parts: if it fails for some of its keys only, it
         comes back early.
         """
         started = time.monotonic()
         problem: Problem | None = None
-        broken = throttled = 0
+        broken = in_part = 0
         renewed = False
         while True:
             taken_at = self._take_place(permits, most)
             if taken_at is None:
                 return _unsent(problem)
             try:
-                credentials = self._credentials.current()
-                if not permits.granted():
+                credentials = self._permitted_credentials(permits)
+                if credentials is None:
                     return _unsent(problem)
                 result = self._try(act, credentials)
             finally:
@@ -108,10 +109,7 @@ class Sender:
                 return result
             problem = result
             if problem.kind is Kind.THROTTLED:
-                throttled += 1
                 self._pace.slow_down(now, taken_at)
-                if splits and problem.of_key and throttled >= _THROTTLED_BEFORE_SPLIT:
-                    return problem
                 if self._pace.idle(now, started) > self._limits.patience:
                     return problem
             elif problem.kind is Kind.BROKEN:
@@ -121,8 +119,11 @@ class Sender:
             elif problem.kind is Kind.UNAUTHENTICATED and not renewed:
                 renewed = self._credentials.replace(credentials)
                 if not renewed:
-                    return problem
+                    return self._explain(problem)
             else:
+                return self._explain(problem)
+            in_part += problem.of_key
+            if splits and in_part == _TRIES_BEFORE_SPLIT:
                 return problem
 
     def _take_place(self, permits: Permits, most: int) -> float | None:
@@ -130,6 +131,20 @@ class Sender:
             if not permits.wait(delay):
                 return None
         return now
+
+    def _permitted_credentials(self, permits: Permits) -> Credentials | None:
+        """The permit is the last thing to be asked for, and may take longer than credentials do."""
+        while True:
+            credentials = self._credentials.current()
+            if not permits.granted():
+                return None
+            if self._credentials.current() is credentials:
+                return credentials
+
+    def _explain(self, problem: Problem) -> Problem:
+        """That old credentials are refused says nothing about newer ones."""
+        expired = problem.kind is Kind.UNAUTHENTICATED and self._credentials.expired
+        return replace(problem, kind=Kind.BROKEN) if expired else problem
 
     def _try(self, act: Callable[[Credentials], T], credentials: Credentials) -> T | Problem:
         try:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -14,12 +15,20 @@ from typing import TypeVar
 import obstore
 
 from moraine.errors import StorageRefused, StorageUnavailable
-from moraine.storage.clients import Client, StorageLimits, Target, aim, is_plain, open_client
+from moraine.storage.clients import (
+    Client,
+    StorageLimits,
+    Target,
+    aim,
+    is_plain,
+    open_client,
+    refuse_after_fork,
+)
 from moraine.storage.credentials import Credentials
 from moraine.storage.deletion import Batch, Deletion, is_final
 from moraine.storage.disk import (
     FILES_PER_BATCH,
-    delete_local,
+    LocalDeletion,
     is_local,
     is_there,
     read_local,
@@ -54,7 +63,8 @@ _FEW_STRANGERS = 10_000
 class _SortedOut:
     """Where the locations of a call are, by their numbers in it."""
 
-    local: list[tuple[int, str]] = field(default_factory=list)
+    local: list[int] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     remote: list[Batch] = field(default_factory=list)
     unaddressable: list[int] = field(default_factory=list)
 
@@ -113,11 +123,14 @@ class Storage:
         Those that were not looked at any more, for want of a permit, count as there.
         """
         permits = Permits(permit)
+        granted = True
         sorted_out = self._sort_out(locations)
         there = set(sorted_out.unaddressable)
-        for part in _parts(sorted_out.local, FILES_PER_BATCH):
-            granted = permits.granted()
-            there.update(at for at, path in part if not granted or is_there(path))
+        for number, (at, path) in enumerate(zip(sorted_out.local, sorted_out.paths, strict=True)):
+            if number % FILES_PER_BATCH == 0:
+                granted = permits.granted()
+            if not granted or is_there(path):
+                there.add(at)
         for group in sorted_out.remote:
             there.update(self._remaining_of(group, locations, permits))
         return [locations[at] for at in sorted(there)]
@@ -137,28 +150,33 @@ class Storage:
         permits = Permits(permit)
         sorted_out = self._sort_out(locations)
         outcomes: list[Outcome] = [UNSENT] * len(locations)
-        for indexes, found in self._delete(sorted_out, permits):
-            for at, outcome in zip(indexes, found, strict=True):
-                outcomes[at] = outcome
-            if any(outcome is not UNSENT for outcome in found):
-                on_batch(indexes, found)
+        # Closed at once, also when on_batch raises: that is what stops the sending.
+        with closing(self._delete(sorted_out, permits)) as batches:
+            for indexes, found in batches:
+                for at, outcome in zip(indexes, found, strict=True):
+                    outcomes[at] = outcome
+                if any(outcome is not UNSENT for outcome in found):
+                    on_batch(indexes, found)
         return outcomes
 
     def _delete(
         self, sorted_out: _SortedOut, permits: Permits
-    ) -> Iterator[tuple[list[int], list[Outcome]]]:
+    ) -> Generator[tuple[list[int], list[Outcome]]]:
         if sorted_out.unaddressable:
             refused: list[Outcome] = [Failure(_UNADDRESSABLE, True)] * len(sorted_out.unaddressable)
             yield sorted_out.unaddressable, refused
-        for part in _parts(sorted_out.local, FILES_PER_BATCH):
+        local, indexes = LocalDeletion(sorted_out.paths), sorted_out.local
+        for start in range(0, len(indexes), FILES_PER_BATCH):
             if not permits.granted():
                 return
-            yield [at for at, _ in part], delete_local([path for _, path in part])
+            end = start + FILES_PER_BATCH
+            yield indexes[start:end], local.delete(start, end)
         batches = [batch for group in sorted_out.remote for batch in self._batches(group)]
         if batches:
             deletion = Deletion(self._sender, self._client, permits, self._limits)
-            for batch, outcomes in deletion.run(batches):
-                yield batch.indexes, outcomes
+            with closing(deletion.run(batches)) as done:
+                for batch, outcomes in done:
+                    yield batch.indexes, outcomes
 
     def _batches(self, group: Batch) -> Iterator[Batch]:
         most = min(self._limits.batch_size, group.target.most_per_request)
@@ -174,7 +192,8 @@ class Storage:
         targets: dict[str, Target] = {}
         for at, location in enumerate(locations):
             if is_local(location):
-                sorted_out.local.append((at, to_path(location)))
+                sorted_out.local.append(at)
+                sorted_out.paths.append(to_path(location))
                 continue
             end = location.find("/", location.find("://") + 3)
             target, key = targets.get(location[:end]), location[end + 1 :]
@@ -217,7 +236,8 @@ class Storage:
     def _list(self, group: Batch, permits: Permits) -> set[str] | None:
         """Which keys of the group a listing of their common folder shows, if that is feasible.
 
-        Where nearly all are gone, it is a request or two instead of one for each key.
+        Where nearly all are gone, it is a request or two instead of one for each key. Listings
+        show what was deleted last: S3, GCS and Azure all say so.
         """
         common = os.path.commonprefix(group.keys)  # noqa: RUF071 - cut to a folder next
         folder = common.rpartition("/")[0]
@@ -287,6 +307,7 @@ class Storage:
         return Batch(aimed[0], location, [0], [aimed[1]])
 
     def _client(self, target: Target, location: str, credentials: Credentials) -> Client:
+        refuse_after_fork()
         with self._lock:
             if credentials is not self._clients_credentials:
                 self._clients.clear()
@@ -312,8 +333,3 @@ def _bytes_of(client: Client, key: str) -> bytes:
 
 def _size_of(client: Client, key: str) -> int:
     return obstore.head(client, key)["size"]
-
-
-def _parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]

@@ -1,0 +1,387 @@
+"""What a Storage promises, on the local disk and on a real S3."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+import obstore
+import pytest
+
+from moraine.errors import StorageRefused
+from moraine.storage.clients import Target, open_client
+from moraine.storage.credentials import Credentials
+from moraine.storage.locations import Roots
+from moraine.storage.stores import (
+    DELETED,
+    MISSING,
+    UNSENT,
+    Failure,
+    Outcome,
+    Storage,
+    StorageLimits,
+)
+from support.seaweedfs import SeaweedFS, allow, running_seaweedfs
+
+
+class Place(Protocol):
+    """A folder of a test's own in some store, and a look at it by other means."""
+
+    base: str
+    storage: Storage
+
+    def put(self, *names: str, content: bytes = b"x") -> list[str]: ...
+
+    def names(self) -> set[str]: ...
+
+
+class DiskPlace:
+    def __init__(self, folder: Path) -> None:
+        self.base = f"file:{folder}"
+        self.storage = Storage(Credentials.none())
+        self._folder = folder
+
+    def put(self, *names: str, content: bytes = b"x") -> list[str]:
+        for name in names:
+            path = self._folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        return [f"{self.base}/{name}" for name in names]
+
+    def names(self) -> set[str]:
+        files = (path for path in self._folder.rglob("*") if not path.is_dir())
+        return {str(path.relative_to(self._folder)) for path in files}
+
+
+class S3Place:
+    def __init__(self, server: SeaweedFS, credentials: Credentials, bucket: str) -> None:
+        self.server, self.bucket = server, bucket
+        self.base = f"s3://{bucket}/wh/t"
+        self.storage = Storage(credentials)
+
+    def put(self, *names: str, content: bytes = b"x") -> list[str]:
+        target = Target("s3", self.bucket)
+        client = open_client(target, self.server.properties(), StorageLimits())
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda name: obstore.put(client, f"wh/t/{name}", content), names))
+        return [f"{self.base}/{name}" for name in names]
+
+    def names(self) -> set[str]:
+        keys = self.server.keys_in(self.bucket, "wh/t/")
+        return {key.removeprefix("wh/t/") for key in keys}
+
+
+@pytest.fixture(scope="module")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
+    with running_seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(seaweedfs: SeaweedFS) -> str:
+    return seaweedfs.create_bucket(f"lake-{uuid.uuid4().hex[:12]}")
+
+
+@pytest.fixture(params=["disk", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "disk":
+        return DiskPlace(tmp_path)
+    server: SeaweedFS = request.getfixturevalue("seaweedfs")
+    bucket: str = request.getfixturevalue("bucket")
+    return S3Place(server, Credentials(server.properties()), bucket)
+
+
+NAMES = [
+    "plain",
+    "data/p=1/00000-1.parquet",
+    "with space",
+    "per%cent%20twenty",
+    "pl+us",
+    "ha#sh",
+    "quest?ion",
+    "ünïcödé/😀",
+    "a&b<c>'d\"",
+    ".hidden",
+]
+
+
+def test_names_mean_what_they_say(place: Place) -> None:
+    paths = place.put(*NAMES, content=b"four")
+    assert place.names() == set(NAMES)
+
+    assert [place.storage.read(path) for path in paths] == [b"four"] * len(NAMES)
+    assert [place.storage.size(path) for path in paths] == [4] * len(NAMES)
+    assert place.storage.remaining(paths) == paths
+    assert all(Roots.of([place.base]).contains(path) for path in paths)
+    assert place.storage.delete(paths) == [DELETED] * len(NAMES)
+    assert place.storage.remaining(paths) == []
+    assert place.names() == set()
+
+
+def test_a_deleted_file_leaves_its_neighbours(place: Place) -> None:
+    place.put("a b", "a%20b", "a+b", "a", "A b", "a%2520b")
+    assert place.storage.delete([f"{place.base}/a%20b", f"{place.base}/a+b"]) == [DELETED] * 2
+    assert place.names() == {"a b", "a", "A b", "a%2520b"}
+
+
+def test_empty_parts_of_a_name_are_no_hindrance(place: Place) -> None:
+    # Both this S3 and a disk take `//` for `/`.
+    place.put("data/x", "data/y", "z")
+    paths = [f"{place.base}//data//x", f"{place.base}/data//y", f"{place.base}//z"]
+    assert place.storage.size(paths[0]) == 1
+    assert place.storage.remaining(paths) == paths
+    assert place.storage.delete(paths) == [DELETED] * 3
+    assert place.names() == set()
+
+
+def test_missing_files_are_no_failure(place: Place) -> None:
+    [there] = place.put("there")
+    gone = [f"{place.base}/gone", f"{place.base}/no/such/folder/gone"]
+
+    assert place.storage.read(gone[0]) is None
+    assert place.storage.size(gone[1]) is None
+    outcomes = place.storage.delete([gone[0], there, gone[1]])
+
+    assert outcomes[1] == DELETED
+    assert set(outcomes) <= {DELETED, MISSING}, "a bulk request to S3 does not tell"
+    assert place.names() == set()
+    assert set(place.storage.delete([*gone, there])) <= {DELETED, MISSING}, "once more"
+
+
+def test_many_files_in_several_batches(place: Place) -> None:
+    names = [f"data/p={number % 7}/{number}" for number in range(2500)]
+    paths = place.put(*names)
+    place.put("data/p=0/neighbour")
+    seen: list[int] = []
+    asked = itertools.count()
+
+    def count(indexes: list[int], outcomes: list[Outcome]) -> None:
+        assert len(indexes) <= 1000
+        assert outcomes == [DELETED] * len(indexes)
+        seen.extend(indexes)
+
+    outcomes = place.storage.delete(paths, on_batch=count, permit=lambda: next(asked) >= 0)
+
+    assert outcomes == [DELETED] * 2500
+    assert sorted(seen) == list(range(2500))
+    assert next(asked) == 3, "once for each batch"
+    assert place.names() == {"data/p=0/neighbour"}
+    assert place.storage.remaining(paths) == []
+
+
+def test_what_is_still_there_is_found_among_many(place: Place) -> None:
+    paths = place.put(*(f"data/{number}" for number in range(100)))
+    gone, left = paths[::2], paths[1::2]
+    place.storage.delete(gone)
+    assert place.storage.remaining(paths) == left
+    assert place.storage.remaining([*gone[:3], left[0]]) == [left[0]]
+
+
+def test_nothing_goes_without_a_permit(place: Place) -> None:
+    paths = place.put("a", "b")
+    assert place.storage.delete(paths, permit=lambda: False) == [UNSENT] * 2
+    assert place.names() == {"a", "b"}
+
+
+def test_one_call_serves_many_stores(seaweedfs: SeaweedFS, bucket: str, tmp_path: Path) -> None:
+    other = seaweedfs.create_bucket(f"{bucket}-2")
+    credentials = Credentials(seaweedfs.properties())
+    places: list[Place] = [
+        S3Place(seaweedfs, credentials, bucket),
+        DiskPlace(tmp_path),
+        S3Place(seaweedfs, credentials, other),
+    ]
+    paths = [path for name in ("a", "b") for place in places for path in place.put(name)]
+    paths[0] = paths[0].replace("s3:", "s3a:")
+
+    assert places[0].storage.remaining(paths) == paths
+    assert places[0].storage.delete(paths) == [DELETED] * 6
+
+    assert [place.names() for place in places] == [set()] * 3
+    assert places[0].storage.remaining(paths) == []
+
+
+# --- The local disk alone -------------------------------------------------------------------
+
+
+def test_a_local_file_takes_its_checksum_along(tmp_path: Path) -> None:
+    place = DiskPlace(tmp_path)
+    names = [f"{folder}/{number}" for folder in ("a", "b", "c") for number in range(5)]
+    paths = place.put(*names, "lone/x")
+    place.put(*(name.replace("/", "/.") + ".crc" for name in names), "lone/.x.crc")
+    place.put("a/.neighbour.crc", "a/neighbour")
+    Path(paths[0].removeprefix("file:")).unlink()
+
+    outcomes = place.storage.delete(paths)
+
+    assert outcomes == [MISSING] + [DELETED] * 15
+    assert place.names() == {"a/.neighbour.crc", "a/neighbour"}
+
+
+def test_checksums_are_found_where_too_much_else_lies(tmp_path: Path) -> None:
+    place = DiskPlace(tmp_path)
+    place.put(*(f"other-{number}" for number in range(1100)))
+    paths = place.put("1", "2", "3")
+    place.put(".1.crc", ".2.crc", ".3.crc")
+    assert place.storage.delete(paths) == [DELETED] * 3
+    assert not any(name.endswith(".crc") for name in place.names())
+
+
+def test_what_the_disk_refuses_is_final(tmp_path: Path) -> None:
+    place = DiskPlace(tmp_path)
+    (tmp_path / "folder").mkdir()
+    names = ["folder", "x" * 300, "nul\0", "folder/", "gone/.."]
+    started = time.monotonic()
+
+    outcomes = place.storage.delete([f"{place.base}/{name}" for name in names])
+
+    assert all(isinstance(found, Failure) and found.refused for found in outcomes[:3]), outcomes
+    assert DELETED not in outcomes
+    assert (tmp_path / "folder").is_dir()
+    assert time.monotonic() - started < 1, "not tried again"
+
+
+def test_a_link_is_deleted_and_what_it_leads_to_is_not(tmp_path: Path) -> None:
+    place = DiskPlace(tmp_path)
+    place.put("target")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    links = [f"{place.base}/link", f"{place.base}/dangling"]
+    assert place.storage.remaining(links) == links
+    assert place.storage.delete(links) == [DELETED] * 2
+    assert place.names() == {"target"}
+
+
+def test_a_disk_that_fails_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = DiskPlace(tmp_path)
+    paths = place.put("a", "b")
+    unlink, tries = os.unlink, itertools.count()
+
+    def shaky(path: str, **options: object) -> None:
+        if path.endswith("/b") and next(tries) < 2:
+            raise OSError(5, "Input/output error")
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", shaky)
+    assert place.storage.delete(paths) == [DELETED] * 2
+    assert place.names() == set()
+
+
+# --- S3 alone -------------------------------------------------------------------------------
+
+
+def vended(server: SeaweedFS, bucket: str, *prefixes: str, seconds: int = 900) -> Credentials:
+    actions = ["s3:GetObject", "s3:DeleteObject"]
+    keys = server.assume_role(allow(actions, bucket, *prefixes), seconds)
+    return Credentials.from_load_table(
+        {
+            "config": server.place(),
+            "storage-credentials": [{"prefix": f"s3://{bucket}/", "config": keys.properties()}],
+        }
+    )
+
+
+def test_a_session_policy_decides_key_by_key(seaweedfs: SeaweedFS, bucket: str) -> None:
+    place = S3Place(seaweedfs, vended(seaweedfs, bucket, "wh/t/mine/"), bucket)
+    names = [f"{owner}/{number}" for number in range(40) for owner in ("mine", "theirs")]
+    paths = place.put(*names)
+
+    outcomes = place.storage.delete(paths)
+
+    refused = Failure("AccessDenied", refused=True)
+    assert outcomes == [DELETED if "mine" in name else refused for name in names]
+    assert place.names() == {name for name in names if "theirs" in name}
+    with pytest.raises(StorageRefused, match="theirs/0"):
+        place.storage.read(f"{place.base}/theirs/0")
+
+
+def test_each_location_is_opened_by_its_own_keys(seaweedfs: SeaweedFS, bucket: str) -> None:
+    one, other = (
+        seaweedfs.assume_role(allow(["s3:DeleteObject"], bucket, f"wh/t/{name}/"), 900)
+        for name in ("one", "other")
+    )
+    credentials = Credentials.from_load_table(
+        {
+            "config": seaweedfs.place(),
+            "storage-credentials": [
+                {"prefix": f"s3://{bucket}/wh", "config": one.properties()},
+                {"prefix": f"s3a://{bucket}/wh/t/other", "config": other.properties()},
+            ],
+        }
+    )
+    place = S3Place(seaweedfs, credentials, bucket)
+    paths = place.put("one/a", "other/a", "third/a")
+    outcomes = place.storage.delete(paths)
+    assert outcomes == [DELETED, DELETED, Failure("AccessDenied", refused=True)]
+
+
+def test_a_listing_tells_what_may_not_be_looked_at(seaweedfs: SeaweedFS, bucket: str) -> None:
+    keys = seaweedfs.assume_role(allow(["s3:DeleteObject"], bucket), 900)
+    credentials = Credentials(seaweedfs.place() | keys.properties())
+    place = S3Place(seaweedfs, credentials, bucket)
+    [there] = place.put("a/there")
+    gone = f"{place.base}/a/gone"
+    assert place.storage.remaining([gone, there]) == [there]
+    assert place.storage.size(gone) is None
+    with pytest.raises(StorageRefused):
+        place.storage.size(there)
+
+
+def test_credentials_are_renewed_in_the_middle(seaweedfs: SeaweedFS, bucket: str) -> None:
+    """Real ones that really end: three lifetimes pass while one delete goes on."""
+    lifetime = 2
+    renewals: list[float] = []
+
+    def renew() -> Credentials:
+        renewals.append(time.monotonic())
+        return vended(seaweedfs, bucket, "wh/t/", seconds=lifetime)
+
+    place = S3Place(seaweedfs, Credentials.none(), bucket)
+    paths = place.put(*(f"data/{number}" for number in range(120)))
+    old = renew()
+    storage = Storage(old, renew, limits=StorageLimits(batch_size=5, concurrency=2))
+
+    def slowly() -> bool:
+        time.sleep(lifetime / 7)
+        return True
+
+    assert storage.delete(paths, permit=slowly) == [DELETED] * 120
+    assert place.names() == set()
+    assert len(renewals) >= 4
+    late = place.put("late")
+    outcomes = Storage(old, limits=StorageLimits(retries=0)).delete(late)
+    assert isinstance(outcomes[0], Failure), "the old ones had ended"
+
+
+def test_an_unexpected_end_is_noticed(seaweedfs: SeaweedFS, bucket: str) -> None:
+    """Keys whose end nobody told: the store's answer tells."""
+    ended = seaweedfs.assume_role(None, -60).properties()
+    del ended["s3.session-token-expires-at-ms"]
+    storage = Storage(
+        Credentials(seaweedfs.place() | ended),
+        lambda: vended(seaweedfs, bucket, "wh/t/"),
+        limits=StorageLimits(batch_size=2),
+    )
+    place = S3Place(seaweedfs, Credentials.none(), bucket)
+    paths = place.put("a", "b", "c", "d", "e")
+    assert storage.delete(paths) == [DELETED] * 5
+    assert place.names() == set()
+
+
+def test_a_wrong_secret_is_refused_and_not_told(seaweedfs: SeaweedFS, bucket: str) -> None:
+    place = S3Place(seaweedfs, Credentials.none(), bucket)
+    paths = place.put("a", "b")
+    wrong = seaweedfs.properties() | {"s3.secret-access-key": "hush-hush"}
+    storage = Storage(Credentials(wrong))
+    outcomes = storage.delete(paths)
+    assert outcomes == [Failure("HTTP 403 SignatureDoesNotMatch", refused=True)] * 2
+    with pytest.raises(StorageRefused) as raised:
+        storage.read(paths[0])
+    assert "hush" not in f"{raised.value!r} {outcomes} {storage!r}"
+    assert place.names() == {"a", "b"}

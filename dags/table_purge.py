@@ -8,10 +8,10 @@ after the purge has succeeded.
 | step | what it does |
 | --- | --- |
 | `admit` | writes the task in the ledger, when the run was started by hand |
-| `acquire` | leases the task, loads the table from the catalog and pins it |
+| `acquire` | leases the task, loads the table from the catalog, checks and pins it |
 | `plan` | Spark lists every reachable file and writes the inventory |
 | `delete` | Spark deletes by phase; what an earlier attempt finished is not done again |
-| `verify` | Spark looks for every file of the inventory; one that is left fails the attempt |
+| `verify` | Spark looks for every file; one that is left fails the attempt; then the root goes |
 | `settle` | writes the outcome in the ledger: success, a retry with its time, or failure |
 
 **By hand**: fill in the form. `dry_run` is on: the run ends with the inventory and deletes

@@ -13,6 +13,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
+from moraine.operations.purge.order import Phase
+
 
 @contextmanager
 def follow_progress(
@@ -92,7 +94,8 @@ def phase_table(result: dict[str, Any]) -> Table:
     """What was deleted in each phase, in the order of the phases, and how long it took."""
     columns = ("deleted", "missing before", "left", "seconds")
     shown = Table("phase", *(_right(name) for name in columns))
-    for phase, done in result["by_phase"].items():
+    for phase in filter(result["by_phase"].__contains__, Phase):
+        done = result["by_phase"][phase]
         left = done["files"] - done["deleted"] - done["already_missing"]
         shown.add_row(
             phase.replace("_", " "),

@@ -25,7 +25,9 @@ from moraine.settings import StackSettings
 USER = "moraine"
 
 # Spark's own, and what the settings of a catalog may hold besides.
-_REDACTED = "(?i)secret|password|token|access[.-]?key|credential"
+_REDACTED = (
+    "(?i)secret|password|passwd|token|credential|access[.-]?key|account[.]key|sas|connection-string"
+)
 
 _LOGGING = """\
 rootLogger.level = warn

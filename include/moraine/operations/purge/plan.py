@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +53,7 @@ def older_metadata(metadata: Mapping[str, Any], read: Read) -> Iterator[str]:
 
     A metadata file's log stops after `write.metadata.previous-versions-max` entries (100), but
     the oldest file it names has a log of its own: go on from there until nothing new comes. If
-    that file is gone, the oldest that is still there says as much.
+    that file is gone or damaged, the oldest that is still there says as much.
     """
     seen: set[str] = set()
     while True:
@@ -62,7 +63,17 @@ def older_metadata(metadata: Mapping[str, Any], read: Read) -> Iterator[str]:
             return
         seen.update(new)
         yield from new
-        older = next(filter(None, map(read, log)), None)
+        older = next(filter(None, map(_parse, map(read, log))), None)
         if older is None:
             return
-        metadata = json.loads(gzip.decompress(older) if older.startswith(_GZIP) else older)
+        metadata = older
+
+
+def _parse(content: bytes | None) -> dict[str, Any] | None:
+    """Table metadata, or None if there is none to be read."""
+    try:
+        plain = gzip.decompress(content) if content and content.startswith(_GZIP) else content
+        metadata = json.loads(plain or b"")
+    except (ValueError, OSError, EOFError, zlib.error):
+        return None
+    return metadata if isinstance(metadata, dict) else None

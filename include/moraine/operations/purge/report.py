@@ -13,6 +13,7 @@ from moraine.operations.purge.order import PHASE_OF, ROOT, Phase
 from moraine.tasks.model import Task
 from moraine.tasks.slices import Counts
 from moraine.tasks.store import TaskStore
+from moraine.tasks.worker import Work
 
 log = get_logger(__name__)
 
@@ -91,6 +92,12 @@ def summarize(location: str, inventory: Inventory, seconds: float) -> dict[str, 
     }
 
 
+def add_seconds(work: Work, step: str, started: float) -> None:
+    """Remember how long a step took, of the attempt that ended it."""
+    known = work.task.checkpoint.get("seconds", {})
+    work.checkpoint(seconds={**known, step: round(time.monotonic() - started, 3)})
+
+
 def outcome(store: TaskStore, task: Task) -> dict[str, Any]:
     """What was deleted and what was not, by phase, as far as the task came."""
     task = store.get(task.task_id)
@@ -120,11 +127,7 @@ def outcome(store: TaskStore, task: Task) -> dict[str, Any]:
         "files_left": inventory["files"] - deleted - missing,
         **_inventory_facts(task),
         "by_phase": phases,
-        "seconds": {
-            "plan": inventory["seconds"],
-            "delete": round(sum(phase["seconds"] for phase in phases.values()), 3),
-            **task.checkpoint.get("seconds", {}),
-        },
+        "seconds": {"plan": inventory["seconds"], **task.checkpoint.get("seconds", {})},
     }
 
 

@@ -5,21 +5,16 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from moraine.catalog.access import TableAccess, credentials_of
-from moraine.catalog.client import LoadedTable, MetadataMissing, RestCatalog, table_locations
+from moraine.catalog.access import credentials_of
+from moraine.catalog.client import LoadedTable, RestCatalog, table_locations
 from moraine.catalog.siblings import SiblingCheck, find_overlap
 from moraine.errors import (
-    CatalogRefused,
-    CatalogUnavailable,
     FilesRemain,
     StorageRefused,
     StorageUnavailable,
-    TableNotFound,
     WorkerLost,
 )
 from moraine.failpoints import failpoint
@@ -27,14 +22,13 @@ from moraine.log import get_logger
 from moraine.operations.purge import deletion, report, safety
 from moraine.operations.purge.inventory import Reach, list_outsiders, write_inventory
 from moraine.operations.purge.order import ROOT, FileKind
-from moraine.operations.purge.payload import PurgeParameters
 from moraine.operations.purge.plan import Entry, named_by_metadata, version_hint_of
+from moraine.operations.purge.table import TableAtHand, parameters_of
 from moraine.settings import Settings
 from moraine.spark import SessionFactory, session_for
-from moraine.storage.credentials import Credentials
 from moraine.storage.files import read_file, task_folder
-from moraine.storage.locations import Roots, parse_location
-from moraine.storage.stores import DELETED, MISSING, Failure, Storage, StorageLimits
+from moraine.storage.locations import Roots
+from moraine.storage.stores import DELETED, MISSING, Failure, Storage
 from moraine.tasks.model import Task
 from moraine.tasks.worker import Work, Worker
 
@@ -42,11 +36,6 @@ log = get_logger(__name__)
 
 # How long executors may take to see that they are cancelled before their job is interrupted.
 _GRACE = 5.0
-_LONGEST_REQUEST = timedelta(seconds=60)
-
-
-def parameters_of(task: Task) -> PurgeParameters:
-    return PurgeParameters.model_validate(task.task_payload["operation_parameters"])
 
 
 def is_dry_run(task: Task) -> bool:
@@ -66,7 +55,7 @@ def acquire(worker: Worker, task_id: UUID) -> Task | None:
     failpoint("purge.acquire.claimed")
     with worker.working_on(task_id) as work:
         log.info("purge.acquire", task_id=str(task_id), table=task.subject, owner=worker.owner)
-        at_hand = _TableAtHand.of(worker, task)
+        at_hand = TableAtHand.of(worker, task)
         table = at_hand.load()
         if table is None:
             log.info("purge.resume.without_catalog", task_id=str(task_id))
@@ -87,7 +76,7 @@ def plan(worker: Worker, task_id: UUID, spark: SessionFactory) -> None:
             log.info("purge.plan.resumed", inventory=known["location"], files=known["files"])
             return
         started = time.monotonic()
-        at_hand = _TableAtHand.of(worker, work.task)
+        at_hand = TableAtHand.of(worker, work.task)
         table = at_hand.load_pinned()
         storage = at_hand.storage_for(table)
         roots = Roots.of(work.task.checkpoint["table"]["roots"])
@@ -112,8 +101,11 @@ def plan(worker: Worker, task_id: UUID, spark: SessionFactory) -> None:
                 "missing_metadata", found.unreadable[:most], len(found.unreadable)
             )
         summary = report.summarize(location, found, time.monotonic() - started)
+        # What is left of slices belongs to an inventory that is lost.
+        worker.store.forget_slices(work.attempt.claim)
         work.checkpoint(
             inventory=summary,
+            phases={},
             findings={**work.task.checkpoint.get("findings", {}), **findings},
         )
         failpoint("purge.plan.recorded")
@@ -133,11 +125,12 @@ def delete(worker: Worker, task_id: UUID, spark: SessionFactory) -> None:
         }
         if not left:
             return
-        at_hand = _TableAtHand.of(worker, task)
+        at_hand = TableAtHand.of(worker, task)
         # The last look before the first delete.
         order = at_hand.order(at_hand.load_pinned(), work)
         work.account = functools.partial(report.outcome, worker.store, task)
         work.attempt.report_from(report.Progress(worker.store, task, "delete").measure)
+        begun = time.monotonic()
         with session_for(spark, work, patience=_GRACE) as session:
             for stage in deletion.stages(left):
                 failpoint(f"purge.delete.{stage[0]}.before")
@@ -157,6 +150,7 @@ def delete(worker: Worker, task_id: UUID, spark: SessionFactory) -> None:
                 work.checkpoint(phases=phases)
                 failpoint(f"purge.delete.{stage[-1]}.after")
                 log.info("purge.delete.stage", phases=stage, seconds=round(seconds, 3))
+        report.add_seconds(work, "delete", begun)
 
 
 def verify(worker: Worker, task_id: UUID, spark: SessionFactory) -> None:
@@ -165,7 +159,7 @@ def verify(worker: Worker, task_id: UUID, spark: SessionFactory) -> None:
     with worker.working_on(task_id) as work:
         task = work.task
         inventory = task.checkpoint["inventory"]
-        at_hand = _TableAtHand.of(worker, task)
+        at_hand = TableAtHand.of(worker, task)
         table = at_hand.load()
         work.account = functools.partial(report.outcome, worker.store, task)
         if table is not None:
@@ -189,7 +183,7 @@ def verify(worker: Worker, task_id: UUID, spark: SessionFactory) -> None:
                         report=_failures(outcomes),
                     )
             failpoint("purge.verify.before")
-            work.checkpoint(seconds={"verify": round(time.monotonic() - started, 3)})
+            report.add_seconds(work, "verify", started)
             if str(ROOT) in inventory["phases"]:
                 _delete_root(work, table.metadata_location, order.storage())
                 progress.root_done = True
@@ -232,84 +226,7 @@ SPARK_STEPS: Mapping[str, Callable[[Worker, UUID, SessionFactory], None]] = {
 # --- Helpers --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _TableAtHand:
-    """The table of a task, and how to get at it."""
-
-    access: TableAccess
-    task: Task
-    worker: Worker
-
-    @classmethod
-    def of(cls, worker: Worker, task: Task) -> _TableAtHand:
-        identity = parameters_of(task).table_identity
-        catalog = worker.catalog(identity.catalog_name)
-        access = TableAccess(catalog, tuple(identity.namespace_levels), identity.table_name)
-        return cls(access, task, worker)
-
-    def load(self) -> LoadedTable | None:
-        """The table as the catalog has it; None when this purge has deleted its root already."""
-        if self.task.checkpoint.get("root", {}).get("done"):
-            return None
-        try:
-            return self.access.load()
-        except (TableNotFound, CatalogUnavailable, CatalogRefused) as error:
-            if self._root_is_gone(error):
-                return None
-            raise
-
-    def load_pinned(self) -> LoadedTable:
-        table = self.load()
-        if table is None:
-            raise TableNotFound("The table's metadata file is gone.")
-        safety.check_unchanged(self.task.checkpoint["table"], table)
-        return table
-
-    def storage_for(self, table: LoadedTable) -> functools.partial[Storage]:
-        """Opens the table's storage here or on an executor, where credentials are renewed."""
-        purge = self.worker.settings.purge
-        return functools.partial(
-            Storage,
-            credentials_of(table, self.access.catalog),
-            self.access.credentials,
-            limits=StorageLimits(
-                batch_size=purge.keys_per_request,
-                concurrency=purge.requests_at_once,
-                request_timeout=self._longest_request.total_seconds(),
-                patience=purge.storage_patience.total_seconds(),
-            ),
-        )
-
-    def order(self, table: LoadedTable, work: Work) -> deletion.Order:
-        return deletion.Order(
-            fence=self.worker.store.fence(work.attempt.claim, self._longest_request),
-            storage=self.storage_for(table),
-            most_named=self.worker.settings.purge.max_files_named,
-        )
-
-    @property
-    def _longest_request(self) -> timedelta:
-        """So short that a request ends before the lease of its attempt can."""
-        lease = self.worker.settings.delegation.task.lease.lost_timeout_duration
-        return min(_LONGEST_REQUEST, lease / 4)
-
-    def _root_is_gone(self, error: Exception) -> bool:
-        """Without its metadata file a table cannot be loaded, nor are credentials vended for it.
-
-        The purge deletes that file last. If it was about to, and the file is gone, the work is
-        done. Where only the catalog gives credentials, its word is taken: that it cannot load
-        the table because of this very file.
-        """
-        if not self.task.checkpoint.get("root"):
-            return False
-        root: str = self.task.checkpoint["table"]["metadata_location"]
-        own = Credentials(config=self.access.catalog.storage_properties)
-        if parse_location(root).scheme == "file" or own.vended:
-            return Storage(own).size(root) is None
-        return isinstance(error, MetadataMissing) or root.rpartition("/")[2] in str(error)
-
-
-def _pin(work: Work, at_hand: _TableAtHand, table: LoadedTable) -> None:
+def _pin(work: Work, at_hand: TableAtHand, table: LoadedTable) -> None:
     """Make sure that this table may be purged, and remember which one it was."""
     settings, asked = at_hand.worker.settings.purge, parameters_of(work.task)
     safety.check_purge_allowed(table)

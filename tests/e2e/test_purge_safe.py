@@ -1,0 +1,376 @@
+"""That a purge deletes nothing else: not another table's files, not another table, not a table
+that somebody still writes to."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moraine.api.client import ApiError
+from moraine.tasks.model import Status, Task
+from support.platform import CATALOG, Platform, checksums
+from support.tables import Crafted, Workshop, local, read_avro
+
+ROWS = "SELECT id, 'x' FROM range(0, 10, 1, 1)"
+
+
+@pytest.fixture(scope="module")
+def at(running_platform: Platform) -> Workshop:
+    return Workshop(running_platform, "safe")
+
+
+@pytest.fixture
+def pair(platform: Platform) -> Workshop:
+    """A namespace with so few tables that all of them are compared."""
+    return Workshop(platform, "pair")
+
+
+def check_refused(task: Task, code: str, words: str) -> None:
+    assert (task.status, task.error_code) == (Status.FAILURE, code), task.result_summary
+    assert task.reason == "given up: the error is final"
+    assert words in str(task.result_summary)
+
+
+# --- Another table's place --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("file:{0}/t", "file:{0}/t/inner"),
+        ("file:{0}/t/inner", "file:{0}/t"),
+        ("file:{0}/t", "file:{0}/t"),
+        ("file:{0}/t", "file:{0}/t/"),
+        ("file:{0}/t", "file://{0}/t"),
+        ("{0}/t", "file:{0}/t"),
+        ("file:{0}/t", "file:{0}//t"),
+        ("file:{0}/t", "file:{0}/u/../t/./inner"),
+        ("file:{0}/t u", "file:{0}/t%20u"),
+        ("file:{0}/t", "file:{0}/link"),
+        ("file:{0}/link/inner", "file:{0}/t"),
+    ],
+)
+def test_a_location_that_another_table_shares(pair: Workshop, ours: str, theirs: str) -> None:
+    pair.folder.mkdir(parents=True)
+    (pair.folder / "link").symlink_to(pair.folder / "t")
+    table = pair.bare_table("ours", ours.format(pair.folder))
+    pair.bare_table("theirs", theirs.format(pair.folder))
+    before = checksums(pair.folder)
+    assert len(before) == 2
+
+    check_refused(pair.purge(table), "LOCATION_SHARED", f"{pair.namespace}.theirs")
+
+    assert checksums(pair.folder) == before
+
+
+def test_a_write_path_that_leads_into_another_table_over_http(pair: Workshop) -> None:
+    theirs = pair.bare_table("theirs")
+    ours = pair.bare_table("ours", **{"write.data.path": f"{theirs.folder}/data"})
+    before = checksums(pair.folder)
+
+    answer = pair.platform.post(pair.payload(ours))
+
+    assert isinstance(answer, ApiError)
+    assert (answer.status, answer.body["error_code"]) == (409, "LOCATION_SHARED")
+    assert answer.body["details"] == f"{pair.namespace}.theirs: file:{theirs.folder}"
+    assert checksums(pair.folder) == before
+
+
+def test_a_name_that_only_begins_alike_is_another_place(pair: Workshop) -> None:
+    table = pair.bare_table("t")
+    others = [pair.bare_table("t2"), pair.bare_table("t.x", f"file:{pair.folder}/t x")]
+    before = [other.files() for other in others]
+
+    task = pair.purge(table)
+
+    assert task.status is Status.SUCCESS
+    assert (task.result or {})["checks"] == {
+        "siblings": "2 other tables were compared, none lies in the same place."
+    }
+    assert table.leftovers() == []
+    assert [other.files() for other in others] == before
+
+
+# --- Another table ----------------------------------------------------------------------------
+
+
+def test_another_entity_than_the_one_asked_for(at: Workshop) -> None:
+    table = at.bare_table("entity", **{"polaris.table-entity-id": "7"})
+    before = table.files()
+    identity = at.payload(table)["operation_parameters"]["table_identity"]
+
+    task = at.purge(table, table_identity={**identity, "table_entity_id": "8"})
+
+    check_refused(task, "TABLE_CHANGED", "table_entity_id 8, but the catalog says 7")
+    assert table.files() == before
+
+
+def test_a_table_of_the_same_name_that_was_made_anew(at: Workshop) -> None:
+    old = at.bare_table("anew")
+    uuid = at.load(old).uuid
+    at.forget(old)
+    new = at.bare_table("anew")
+    before = new.files()
+
+    task = at.purge(new, metadata={"table-uuid": uuid})
+
+    check_refused(task, "TABLE_CHANGED", uuid)
+    assert new.files() == before
+
+
+# --- A table that changes meanwhile -----------------------------------------------------------
+
+
+def write_to(at: Workshop, table: Crafted) -> None:
+    at.set_properties(table, touched="yes")
+
+
+def replace(at: Workshop, table: Crafted) -> None:
+    at.forget(table)
+    at.bare_table(table.name)
+
+
+@pytest.mark.parametrize("change", [write_to, replace])
+@pytest.mark.parametrize("done", [["acquire"], ["acquire", "plan"]], ids=["acquired", "planned"])
+def test_a_table_that_changes_before_the_first_delete(
+    at: Workshop, change: Callable[[Workshop, Crafted], None], done: list[str]
+) -> None:
+    table = at.bare_table(f"changing_{change.__name__}_{done[-1]}")
+    attempt = at.attempt(table)
+    assert all(map(attempt.take, done))
+    change(at, table)
+    before = table.files()
+
+    assert not attempt.take("delete" if "plan" in done else "plan")
+
+    check_refused(attempt.task, "TABLE_CHANGED", at.load(table).metadata_location)
+    assert table.files() == before
+
+
+def test_a_table_that_is_written_to_at_the_last_moment(platform: Platform) -> None:
+    table = platform.write_table()
+    platform.failpoints.hold_at("purge.plan.recorded")
+    caller = platform.executing(table)
+    platform.failpoints.wait_until_hit("purge.plan.recorded")
+    platform.spark.sql(f"INSERT INTO {table.subject} VALUES (1000, 2000)")
+    before = table.files()
+    platform.failpoints.release("purge.plan.recorded")
+
+    error = caller.exception(timeout=120)
+
+    assert isinstance(error, ApiError)
+    assert (error.status, error.body["error_code"]) == (409, "TABLE_CHANGED")
+    assert table.files() == before
+    assert platform.spark.table(table.subject).count() == 100
+
+
+def test_what_was_written_during_the_delete_is_not_taken_for_the_root(at: Workshop) -> None:
+    table = at.bare_table("late")
+    attempt = at.attempt(table)
+    assert all(map(attempt.take, ["acquire", "plan", "delete"]))
+    write_to(at, table)
+    before = table.files()
+
+    assert not attempt.take("verify")
+
+    check_refused(attempt.task, "TABLE_CHANGED", "metadata_location")
+    assert table.files() == before
+    assert local(at.load(table).metadata_location) in before
+
+
+# --- Files elsewhere --------------------------------------------------------------------------
+
+
+class Elsewhere:
+    """A table whose manifest names files that it must not, and files with odd paths that are its
+    own. It is purged twice: as the settings are, and so that files outside are skipped."""
+
+    def __init__(self, at: Workshop) -> None:
+        self.table = at.table("elsewhere")
+        at.insert(self.table, ROWS)
+        data, folder = f"{self.table.folder}/data", at.folder / "outside"
+        (self.table.folder / "data" / "sub").mkdir()
+        folder.mkdir()
+        (Path(data) / "link").symlink_to(folder)
+        (Path(data) / "linked.parquet").symlink_to(folder / "target.parquet")
+        beside = Path(f"{self.table.folder}x")
+        beside.mkdir()
+        outside = {
+            "dots": f"{data}/../../outside/dots.parquet",
+            "encoded dots": f"{data}/%2e%2e/%2E%2e/outside/encoded.parquet",
+            "twice encoded dots": f"{data}/%252e%252e/%252e%252e/outside/twice.parquet",
+            "encoded slashes": f"{data}/..%2f..%2foutside%2fslashes.parquet",
+            "backslashes": f"{data}/..\\\\..\\\\outside\\\\back.parquet",
+            "a linked folder": f"{data}/link/in_a_link.parquet",
+            "dots behind a link": f"{data}/link/../outside/behind.parquet",
+            "a path of its own": f"file://{folder}/plain.parquet",
+            "a name that begins alike": f"file:{beside}/alike.parquet",
+            "a relative path": "outside/relative.parquet",
+            "another store": "s3://bucket/key.parquet",
+            "a store that Moraine does not speak": "hdfs://host/path.parquet",
+            "a folder": f"{data}/",
+            "the folder above": f"{data}/..",
+            "the table": f"{self.table.folder}",
+            "the disk": "/",
+        }
+        inside = {
+            "a dot": f"{data}/./dot.parquet",
+            "two slashes": f"{data}//slashes.parquet",
+            "three slashes": f"file://{data}/three.parquet",
+            "dots that stay": f"{data}/sub/../stay.parquet",
+            "a percent sign": f"{data}/100%25.parquet",
+            "a link to a file": f"{data}/linked.parquet",
+        }
+        self.outside, self.inside = outside, inside
+        for name in ("dots", "encoded", "twice", "slashes", "back", "plain", "target"):
+            (folder / f"{name}.parquet").write_text("others'")
+        for name in ("in_a_link", "behind", "relative"):
+            (folder / f"{name}.parquet").write_text("others'")
+        (beside / "alike.parquet").write_text("others'")
+        for name in ("dot", "slashes", "three", "stay", "100%25"):
+            Path(data, f"{name}.parquet").write_text("ours")
+        at.forge(self.table, [*outside.values(), *inside.values()])
+
+        self.places = [folder, beside]
+        self.before, self.targets = self.table.files(), self._targets()
+        self.refused = at.purge(self.table)
+        self.after_refusal = self.table.files(), self._targets()
+        self.skipped = at.purge(self.table, {"outside_files": "skip"})
+        self.after_skipping = set(self.table.leftovers()), self._targets()
+        self.link = Path(data) / "linked.parquet"
+
+    def _targets(self) -> dict[str, str]:
+        return {path: sum_ for place in self.places for path, sum_ in checksums(place).items()}
+
+
+@pytest.fixture(scope="module")
+def elsewhere(at: Workshop) -> Elsewhere:
+    return Elsewhere(at)
+
+
+def test_files_outside_are_all_named_before_anything_is_deleted(elsewhere: Elsewhere) -> None:
+    words = f"{len(elsewhere.outside)} files lie outside"
+    check_refused(elsewhere.refused, "PATH_OUTSIDE_TABLE", words)
+    named = (elsewhere.refused.result or {})["outside"]
+    assert sorted(named["paths"]) == sorted(elsewhere.outside.values())
+    assert named["files"] == len(elsewhere.outside)
+    assert elsewhere.after_refusal == (elsewhere.before, elsewhere.targets)
+
+
+def test_files_outside_are_skipped_and_named_if_the_settings_say_so(elsewhere: Elsewhere) -> None:
+    task = elsewhere.skipped
+    assert task.status is Status.SUCCESS, (task.error_code, task.result_summary)
+    result = task.result or {}
+    assert sorted(result["skipped"]["paths"]) == sorted(elsewhere.outside.values())
+    assert result["skipped"]["reason"] == "outside the table's locations"
+    assert "16 files outside" in str(task.result_summary)
+    assert result["by_kind"]["data"]["files"] == 1 + len(elsewhere.inside)
+    assert (result["files_already_missing"], result["files_left"]) == (0, 0)
+    assert result["files_deleted"] == result["files_found"] == len(elsewhere.before)
+    assert elsewhere.after_skipping == (set(), elsewhere.targets)
+    assert not elsewhere.link.is_symlink()
+
+
+def test_metadata_outside(at: Workshop) -> None:
+    """Manifests, their lists, statistics and older metadata are held to the same rule as data."""
+    table = at.table("astray")
+    at.insert(table, ROWS)
+    at.insert(table, ROWS)
+    away = at.folder / "away"
+    away.mkdir()
+    current = Path(local(at.load(table).metadata_location))
+    metadata = json.loads(current.read_text())
+
+    def move(path: str) -> str:
+        return f"file:{shutil.move(local(path), away)}"
+
+    first, second = metadata["snapshots"]
+    first["manifest-list"] = move(first["manifest-list"])
+    listed = read_avro(second["manifest-list"])
+    listed.rows[0]["manifest_path"] = move(listed.rows[0]["manifest_path"])
+    listed.write(Path(local(second["manifest-list"])))
+    metadata["metadata-log"][0]["metadata-file"] = move(
+        metadata["metadata-log"][0]["metadata-file"]
+    )
+    (away / "x.stats").write_text("others'")
+    statistics: dict[str, Any] = {
+        "snapshot-id": first["snapshot-id"],
+        "statistics-path": f"file:{away}/x.stats",
+        "file-size-in-bytes": 7,
+    }
+    metadata["statistics"] = [statistics | {"file-footer-size-in-bytes": 1, "blob-metadata": []}]
+    metadata["partition-statistics"] = [
+        statistics | {"statistics-path": f"file:{away}/partition.stats"}
+    ]
+    (away / "partition.stats").write_text("others'")
+    current.write_text(json.dumps(metadata))
+    at.forget(table)
+    table = at.register("astray", current)
+    before, others = table.files(), checksums(away)
+    assert len(others) == 5
+
+    task = at.purge(table)
+
+    check_refused(task, "PATH_OUTSIDE_TABLE", "5 files lie outside")
+    named = (task.result or {})["outside"]["paths"]
+    assert {local(path) for path in named} == set(others)
+    assert table.files() == before
+    assert checksums(away) == others
+
+
+def test_added_files_are_left_to_their_owner(at: Workshop) -> None:
+    """As `add_files` leaves them: a table that refers to files in another place."""
+    owner, table = at.table("owner"), at.table("adopted")
+    at.insert(owner, ROWS)
+    at.insert(table, ROWS)
+    at.call("add_files", table, source_table=f"'`parquet`.`{owner.folder}/data`'")
+    assert at.count(table) == 20
+    before, theirs = table.files(), owner.files()
+
+    check_refused(at.purge(table), "PATH_OUTSIDE_TABLE", "1 files lie outside")
+    assert (table.files(), owner.files()) == (before, theirs)
+
+    task = at.purge(table, {"outside_files": "skip"})
+    assert task.status is Status.SUCCESS
+    [skipped] = (task.result or {})["skipped"]["paths"]
+    assert local(skipped) in theirs
+    assert table.leftovers() == []
+    assert owner.files() == theirs
+    assert at.count(owner) == 10
+
+
+def test_files_that_no_metadata_names_are_left(at: Workshop) -> None:
+    table = at.table("orphans")
+    at.insert(table, ROWS)
+    own = set(table.files())
+    [data] = [path for path in own if "/data/" in path]
+    orphans = [
+        Path(data).with_name("00000-0-orphan.parquet"),
+        table.folder / "data" / ".hidden",
+        table.folder / "metadata" / "snap-1-orphan.avro",
+        table.folder / "another table" / "data" / "file.parquet",
+    ]
+    for file in orphans:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(data, file)
+
+    task = at.purge(table)
+
+    assert task.status is Status.SUCCESS
+    assert set(table.leftovers()) == {str(file) for file in orphans}
+    assert (task.result or {})["files_deleted"] == len(own)
+
+
+def test_a_dry_run_of_a_table_that_may_not_be_purged(at: Workshop) -> None:
+    table = at.bare_table("kept", **{"gc.enabled": "false"})
+    before = table.files()
+    task = at.purge(table, properties={"dryRun": "true"})
+    check_refused(task, "PURGE_FORBIDDEN", "gc.enabled=false")
+    assert table.files() == before
+    assert at.load(table).properties["gc.enabled"] == "false"
+    assert CATALOG in task.subject

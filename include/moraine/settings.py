@@ -232,6 +232,9 @@ class PurgeSettings(Section):
         "namespace", description="Where to look for tables that share the table's location"
     )
     sibling_limit: int = Field(200, ge=0, description="Tables loaded for that check at most")
+    small_table_files: int = Field(
+        1000, ge=0, description="Up to so many files are deleted without a Spark job"
+    )
     requests_at_once: int = Field(
         4, ge=1, le=64, description="Bulk deletes that one Spark task has under way"
     )

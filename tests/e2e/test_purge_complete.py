@@ -166,7 +166,10 @@ def write_maintained(at: Workshop, name: str) -> Crafted:
 
 def write_custom_paths(at: Workshop, name: str) -> Crafted:
     folders = [at.folder / name, at.folder / f"{name} data", at.folder / f"{name} metadata"]
-    paths = {"write.data.path": f"{folders[1]}", "write.metadata.path": f"file://{folders[2]}/"}
+    paths = {
+        "write.data.path": f"{at.folder}/./nowhere/../{name} data",
+        "write.metadata.path": f"file://{folders[2]}/",
+    }
     table = at.table(name, folders=folders, **paths)
     at.insert(table, ROWS)
     assert all(checksums(folder) for folder in folders[1:])

@@ -8,12 +8,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from moraine.api.client import ApiError
 from moraine.tasks.model import Status, Task
-from support.platform import CATALOG, Platform, checksums
+from support.platform import Platform, checksums
 from support.tables import Crafted, Workshop, local, read_avro
 
 ROWS = "SELECT id, 'x' FROM range(0, 10, 1, 1)"
@@ -56,7 +57,7 @@ def check_refused(task: Task, code: str, words: str) -> None:
     ],
 )
 def test_a_location_that_another_table_shares(pair: Workshop, ours: str, theirs: str) -> None:
-    pair.folder.mkdir(parents=True)
+    (pair.folder / "t").mkdir(parents=True)
     (pair.folder / "link").symlink_to(pair.folder / "t")
     table = pair.bare_table("ours", ours.format(pair.folder))
     pair.bare_table("theirs", theirs.format(pair.folder))
@@ -77,7 +78,7 @@ def test_a_write_path_that_leads_into_another_table_over_http(pair: Workshop) ->
 
     assert isinstance(answer, ApiError)
     assert (answer.status, answer.body["error_code"]) == (409, "LOCATION_SHARED")
-    assert answer.body["details"] == f"{pair.namespace}.theirs: file:{theirs.folder}"
+    assert answer.body["details"] == f"{pair.namespace}.theirs: file://{theirs.folder}"
     assert checksums(pair.folder) == before
 
 
@@ -127,7 +128,7 @@ def test_a_table_of_the_same_name_that_was_made_anew(at: Workshop) -> None:
 
 
 def write_to(at: Workshop, table: Crafted) -> None:
-    at.set_properties(table, touched="yes")
+    at.set_properties(table, touched=str(uuid4()))
 
 
 def replace(at: Workshop, table: Crafted) -> None:
@@ -141,6 +142,7 @@ def test_a_table_that_changes_before_the_first_delete(
     at: Workshop, change: Callable[[Workshop, Crafted], None], done: list[str]
 ) -> None:
     table = at.bare_table(f"changing_{change.__name__}_{done[-1]}")
+    write_to(at, table)
     attempt = at.attempt(table)
     assert all(map(attempt.take, done))
     change(at, table)
@@ -148,7 +150,7 @@ def test_a_table_that_changes_before_the_first_delete(
 
     assert not attempt.take("delete" if "plan" in done else "plan")
 
-    check_refused(attempt.task, "TABLE_CHANGED", at.load(table).metadata_location)
+    check_refused(attempt.task, "TABLE_CHANGED", "changed while the purge was prepared")
     assert table.files() == before
 
 
@@ -171,6 +173,7 @@ def test_a_table_that_is_written_to_at_the_last_moment(platform: Platform) -> No
 
 def test_what_was_written_during_the_delete_is_not_taken_for_the_root(at: Workshop) -> None:
     table = at.bare_table("late")
+    write_to(at, table)
     attempt = at.attempt(table)
     assert all(map(attempt.take, ["acquire", "plan", "delete"]))
     write_to(at, table)
@@ -205,7 +208,7 @@ class Elsewhere:
             "encoded dots": f"{data}/%2e%2e/%2E%2e/outside/encoded.parquet",
             "twice encoded dots": f"{data}/%252e%252e/%252e%252e/outside/twice.parquet",
             "encoded slashes": f"{data}/..%2f..%2foutside%2fslashes.parquet",
-            "backslashes": f"{data}/..\\\\..\\\\outside\\\\back.parquet",
+            "backslashes": f"{data}/..\\..\\outside\\back.parquet",
             "a linked folder": f"{data}/link/in_a_link.parquet",
             "dots behind a link": f"{data}/link/../outside/behind.parquet",
             "a path of its own": f"file://{folder}/plain.parquet",
@@ -268,7 +271,7 @@ def test_files_outside_are_skipped_and_named_if_the_settings_say_so(elsewhere: E
     result = task.result or {}
     assert sorted(result["skipped"]["paths"]) == sorted(elsewhere.outside.values())
     assert result["skipped"]["reason"] == "outside the table's locations"
-    assert "16 files outside" in str(task.result_summary)
+    assert f"{len(elsewhere.outside)} files outside" in str(task.result_summary)
     assert result["by_kind"]["data"]["files"] == 1 + len(elsewhere.inside)
     assert (result["files_already_missing"], result["files_left"]) == (0, 0)
     assert result["files_deleted"] == result["files_found"] == len(elsewhere.before)
@@ -372,5 +375,3 @@ def test_a_dry_run_of_a_table_that_may_not_be_purged(at: Workshop) -> None:
     task = at.purge(table, properties={"dryRun": "true"})
     check_refused(task, "PURGE_FORBIDDEN", "gc.enabled=false")
     assert table.files() == before
-    assert at.load(table).properties["gc.enabled"] == "false"
-    assert CATALOG in task.subject

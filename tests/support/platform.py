@@ -55,6 +55,8 @@ _SHORT_SETTINGS = {
     "MORAINE_DELEGATION__TASK__LEASE__HEARTBEAT_INTERVAL": "0.5s",
     # The tests purge many tables of one namespace, and drop none of them.
     "MORAINE_PURGE__SIBLING_LIMIT": "5",
+    # And they are small; what works on large ones is to be tested.
+    "MORAINE_PURGE__SMALL_TABLE_FILES": "0",
     "MORAINE_DELEGATION__SYNCHRONOUS__WAIT_LIMIT": f"{PATIENCE}s",
 }
 

@@ -146,6 +146,14 @@ FROM task_slices WHERE task_id = %(task_id)s GROUP BY stage
 -- name: finished_slices
 SELECT slice FROM task_slices WHERE task_id = %(task_id)s AND stage = ANY(%(stages)s) AND finished
 
+-- name: reopen_slices
+-- Every slice is to be gone over again; what was counted before still counts.
+UPDATE task_slices SET finished = false
+FROM tasks
+WHERE task_slices.task_id = tasks.task_id AND tasks.task_id = %(task_id)s
+  AND tasks.version = %(version)s
+RETURNING task_slices.slice
+
 -- name: forget_slices
 -- All is to be done again.
 DELETE FROM task_slices USING tasks

@@ -337,6 +337,9 @@ class TaskStore:
         if not rows:
             raise LeaseLost(f"The lease on task {claim.task_id} is lost; this worker stops.")
 
+    def reopen_slices(self, claim: Claim) -> None:
+        self._run("reopen_slices", task_id=claim.task_id, version=claim.version)
+
     def forget_slices(self, claim: Claim) -> None:
         self._run("forget_slices", task_id=claim.task_id, version=claim.version)
 

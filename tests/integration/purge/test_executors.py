@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 import uuid6
 
-from moraine.operations.purge import deletion
-from moraine.operations.purge.deletion import Order
+from moraine.operations.purge import executor
+from moraine.operations.purge.executor import Order, SliceWork
 from moraine.operations.purge.order import Phase
 from moraine.storage.credentials import Credentials
 from moraine.storage.stores import Storage
@@ -67,7 +67,7 @@ class Files:
         return [Path(row["path"]).name for row in self.rows if Path(row["path"]).exists()]
 
     def work(
-        self, store: TaskStore, claim: Claim, work: deletion.SliceWork = deletion._delete_slice
+        self, store: TaskStore, claim: Claim, work: SliceWork = executor.delete_slice
     ) -> list[dict[str, Any]]:
         order = Order(
             store.fence(claim, timedelta(seconds=1)),
@@ -77,7 +77,7 @@ class Files:
         batch = pa.RecordBatch.from_pylist(self.rows)
         # Slices do not end where batches do.
         batches = iter([batch.slice(0, 4), batch.slice(4)])
-        ends = deletion._work_on_slices(order, work, batches)
+        ends = executor.work_on_slices(order, work, batches)
         return [row for end in ends for row in end.to_pylist()]
 
 
@@ -197,7 +197,7 @@ def test_what_is_still_there_is_named(store: TaskStore, claim: Claim, files: Fil
     for path in files.of(Phase.CONTENT)[1:]:
         path.unlink()
 
-    ends = files.work(store, claim, deletion._verify_slice)
+    ends = files.work(store, claim, executor.verify_slice)
 
     assert [end["paths"] for end in ends] == [[str(files.of(Phase.CONTENT)[0])]]
     assert ends[0]["reasons"] == ["still there after the delete"]
@@ -207,5 +207,5 @@ def test_nobody_looks_any_more_for_a_lost_attempt(
     store: TaskStore, ledger_url: str, claim: Claim, files: Files
 ) -> None:
     take_over(store, ledger_url, claim.task_id)
-    (end,) = files.work(store, claim, deletion._verify_slice)
+    (end,) = files.work(store, claim, executor.verify_slice)
     assert (end["failed"], end["stopped"]) == (0, "lost")

@@ -208,8 +208,10 @@ def test_a_file_that_comes_back_is_found_and_deleted_by_the_next_attempt(
     assert (task.status, task.error_code) == (Status.RETRY_SCHEDULED, "FILES_REMAIN")
     assert [one["path"] for one in (task.result or {})["failed"]["paths"]] == [back]
     assert any("metadata.json" in uri for uri in bench.objects(name)), "the root is needed"
-    assert bench.attempt(task_id).status is Status.SUCCESS
+    task = bench.attempt(task_id)
+    assert task.status is Status.SUCCESS, task
     assert bench.objects(name) == set()
+    assert (task.result or {})["files_deleted"] == (task.result or {})["files_found"]
 
 
 def test_cancelled_in_the_midst_of_a_delete(bench: Bench, fault_proxy: FaultProxy) -> None:

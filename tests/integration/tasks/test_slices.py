@@ -134,6 +134,10 @@ def test_totals_go_by_stage_and_are_forgotten_only_by_who_holds_the_task(
     }
     assert store.finished_slices(claim.task_id, ["content", "manifests"]) == ["a"]
     successor = take_over(store, database, claim.task_id)
+    store.reopen_slices(claim)
+    assert store.finished_slices(claim.task_id, ["content", "verify"]) == ["a", "a"]
+    store.reopen_slices(successor)
+    assert store.finished_slices(claim.task_id, ["content", "verify"]) == []
     store.forget_slices(claim)
     assert store.slice_totals(claim.task_id) == totals
     store.forget_slices(successor)

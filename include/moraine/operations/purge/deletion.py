@@ -1,72 +1,39 @@
-"""Deleting and verifying on the executors: slice by slice, under the task's fence."""
+"""Deleting and verifying what an inventory lists: on Spark, or right here if it is little."""
 
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.dataset
 
-from moraine.failpoints import failpoint
+from moraine.operations.purge import executor
+from moraine.operations.purge.executor import Left, Order, SliceWork
 from moraine.operations.purge.inventory import FILES_PER_SLICE
 from moraine.operations.purge.order import ROOT, Phase
-from moraine.storage.stores import DELETED, MISSING, Failure, Outcome, Storage
-from moraine.tasks.slices import Fence, FencedLedger, Slice, Stop
+from moraine.storage.files import local_path
+from moraine.tasks.slices import Stop
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 VERIFY = "verify"
-_COLUMNS = ("stage", "slice", "path", "size")
-_END_TYPES: dict[str, pa.DataType] = {
-    "failed": pa.int64(),
-    "refused": pa.bool_(),
-    "paths": pa.list_(pa.string()),
-    "reasons": pa.list_(pa.string()),
-    "stopped": pa.string(),
-}
-_ENDS = pa.schema(_END_TYPES)
-_ENDS_DDL = (
-    "failed bigint, refused boolean, paths array<string>, reasons array<string>, stopped string"
-)
-_STILL_THERE = "still there after the delete"
-
-SliceWork = Callable[["Site", Slice, list["Item"]], list["Left"]]
+_RANKS = {str(phase): rank for rank, phase in enumerate(Phase)}
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What executors are sent with."""
+class Selection:
+    """Which files of an inventory are to be worked on, and as what stage."""
 
-    fence: Fence
-    storage: functools.partial[Storage]
-    most_named: int
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """Where an executor works."""
-
-    ledger: FencedLedger
-    storage: Storage
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    path: str
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """A file that is still there, and why."""
-
-    path: str
-    reason: str
-    refused: bool = False
+    phases: Sequence[Phase]
+    finished: Sequence[str]
+    """Slices that are done. Each file of the inventory is a slice."""
+    stage: str | None = None
+    """By default the file's phase."""
 
 
 @dataclass(slots=True)
@@ -79,8 +46,11 @@ class Outcomes:
     stopped: Stop | None = None
 
 
+Run = Callable[[Selection, Order, SliceWork], Outcomes]
+
+
 def stages(files_by_phase: Mapping[str, int]) -> Iterator[list[Phase]]:
-    """Phases that are deleted in one Spark job: as many in a row as fit in one slice.
+    """Phases that are deleted in one job: as many in a row as fit in one slice.
 
     One task takes its files in order, so the phases of a small table need not wait for one job
     each. A phase too large for that has a job, and all executors, to itself. The root is in none.
@@ -101,136 +71,76 @@ def stages(files_by_phase: Mapping[str, int]) -> Iterator[list[Phase]]:
 
 
 def delete_stage(
-    spark: SparkSession,
-    inventory: str,
-    phases: Sequence[Phase],
-    finished: Sequence[str],
-    order: Order,
+    run: Run, phases: Sequence[Phase], finished: Sequence[str], order: Order
 ) -> Outcomes:
     """Delete the files of these phases, in order, but for the slices that are finished."""
-    from pyspark.sql import functions as F
-
-    listed = _read(spark, inventory, finished).where(F.col("phase").isin([str(p) for p in phases]))
-    if len(phases) > 1:
-        ranks = F.array(*(F.lit(str(phase)) for phase in Phase))
-        rank = F.array_position(ranks, F.col("phase"))
-        listed = listed.coalesce(1).sortWithinPartitions(rank, "slice")
-    return _run(listed.withColumn("stage", F.col("phase")), order, _delete_slice)
+    return run(Selection(phases, finished), order, executor.delete_slice)
 
 
-def find_remaining(
-    spark: SparkSession, inventory: str, finished: Sequence[str], order: Order
-) -> Outcomes:
+def find_remaining(run: Run, finished: Sequence[str], order: Order) -> Outcomes:
     """Look for every file of the inventory but the root, which is still needed."""
-    from pyspark.sql import functions as F
-
-    listed = _read(spark, inventory, finished).where(F.col("phase") != str(ROOT))
-    return _run(listed.withColumn("stage", F.lit(VERIFY)), order, _verify_slice)
+    phases = [phase for phase in Phase if phase is not ROOT]
+    return run(Selection(phases, finished, VERIFY), order, executor.verify_slice)
 
 
-def _read(spark: SparkSession, inventory: str, finished: Sequence[str]) -> DataFrame:
-    """Each file of the inventory is a slice."""
+def run_on_spark(
+    spark: SparkSession, inventory: str, chosen: Selection, order: Order, work: SliceWork
+) -> Outcomes:
     from pyspark.sql import functions as F
 
     name = F.concat_ws("/", "phase", "_metadata.file_name")
-    listed = spark.read.parquet(inventory).where(~F.col("outside")).withColumn("slice", name)
-    return listed.where(~F.col("slice").isin(list(finished))) if finished else listed
-
-
-def _run(listed: DataFrame, order: Order, work: SliceWork) -> Outcomes:
-    chosen = listed.select(*_COLUMNS)
-    function = functools.partial(_work_on_slices, order, work)
-    outcomes = Outcomes()
-    for row in chosen.mapInArrow(function, _ENDS_DDL).toLocalIterator():
-        outcomes.failed += row["failed"]
-        outcomes.refused |= row["refused"]
-        room = order.most_named - len(outcomes.left)
-        named = zip(row["paths"][:room], row["reasons"][:room], strict=True)
-        outcomes.left += [Left(path, reason) for path, reason in named]
-        if row["stopped"]:
-            outcomes.stopped = Stop(row["stopped"])
-    return outcomes
-
-
-# --- On the executors -----------------------------------------------------------------------
-
-
-def _work_on_slices(
-    order: Order, work: SliceWork, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    storage = order.storage()
-    try:
-        with FencedLedger(order.fence) as ledger:
-            site = Site(ledger, storage)
-            for (stage, name), items in _slices(batches):
-                begun = ledger.begin(stage, name)
-                left = work(site, begun, items) if begun else []
-                if begun:
-                    begun.end(finished=not left and ledger.stopped_by is None)
-                yield _end(left, ledger.stopped_by, order.most_named)
-                if left or ledger.stopped_by:
-                    # What names the files that are left must not go before them.
-                    return
-    finally:
-        storage.close()
-
-
-def _slices(
-    batches: Iterator[pa.RecordBatch],
-) -> Iterator[tuple[tuple[str, str], list[Item]]]:
-    """A slice's rows follow one another; they may be spread over two batches."""
-    rows = itertools.chain.from_iterable(
-        zip(*(batch.column(name).to_pylist() for name in _COLUMNS), strict=True)
-        for batch in batches
+    listed = (
+        spark.read.parquet(inventory)
+        .where(~F.col("outside") & F.col("phase").isin([str(phase) for phase in chosen.phases]))
+        .select(
+            (F.lit(chosen.stage) if chosen.stage else F.col("phase")).alias("stage"),
+            name.alias("slice"),
+            "path",
+            "size",
+        )
     )
-    for key, members in itertools.groupby(rows, key=lambda row: (row[0], row[1])):
-        yield key, [Item(path, size or 0) for _, _, path, size in members]
+    if chosen.finished:
+        listed = listed.where(~F.col("slice").isin(list(chosen.finished)))
+    if chosen.stage is None and len(chosen.phases) > 1:
+        ranks = F.array(*(F.lit(phase) for phase in _RANKS))
+        rank = F.array_position(ranks, F.col("stage"))
+        listed = listed.coalesce(1).sortWithinPartitions(rank, "slice")
+    function = functools.partial(executor.work_on_slices, order, work)
+    rows = listed.mapInArrow(function, executor.ENDS_DDL).toLocalIterator()
+    return _sum_up((row.asDict() for row in rows), order)
 
 
-def _delete_slice(site: Site, progress: Slice, items: list[Item]) -> list[Left]:
-    """Files that a lost attempt at this slice deleted are missing now; they count as deleted."""
-    done = (DELETED, MISSING) if progress.begun_before else (DELETED,)
-
-    def permit() -> bool:
-        failpoint("purge.delete.batch.before")
-        return site.ledger.permit()
-
-    def count(places: list[int], outcomes: list[Outcome]) -> None:
-        failpoint("purge.delete.batch.after")
-        for place, outcome in zip(places, outcomes, strict=True):
-            if outcome in done:
-                progress.counts.files_done += 1
-                progress.counts.bytes_done += items[place].size
-            elif outcome is MISSING:
-                progress.counts.files_missing += 1
-        progress.report()
-
-    outcomes = site.storage.delete([item.path for item in items], permit=permit, on_batch=count)
-    return [
-        Left(item.path, outcome.reason, outcome.refused)
-        for item, outcome in zip(items, outcomes, strict=True)
-        if isinstance(outcome, Failure)
+def run_here(inventory: str, chosen: Selection, order: Order, work: SliceWork) -> Outcomes:
+    """The same in this process: a Spark job takes longer than a few files do."""
+    found = pyarrow.dataset.dataset(local_path(inventory), format="parquet", partitioning="hive")
+    columns = ["phase", "path", "size", "outside", "__filename"]
+    wanted = {str(phase) for phase in chosen.phases}
+    rows = [
+        {
+            "stage": chosen.stage or row["phase"],
+            "slice": f"{row['phase']}/{PurePath(row['__filename']).name}",
+            "path": row["path"],
+            "size": row["size"],
+            "rank": _RANKS[row["phase"]],
+        }
+        for row in found.to_table(columns=columns).to_pylist()
+        if row["phase"] in wanted and not row["outside"]
     ]
+    left = [row for row in rows if row["slice"] not in set(chosen.finished)]
+    left.sort(key=lambda row: (row["rank"], row["slice"]))
+    batches = iter([pa.RecordBatch.from_pylist(left)] if left else [])
+    ends = executor.work_on_slices(order, work, batches)
+    return _sum_up((row for end in ends for row in end.to_pylist()), order)
 
 
-def _verify_slice(site: Site, progress: Slice, items: list[Item]) -> list[Left]:
-    paths = [item.path for item in items]
-    remaining = site.storage.remaining(paths, permit=site.ledger.permit)
-    if site.ledger.stopped_by:
-        return []  # not looked for is not there
-    progress.counts.files_done = len(paths)
-    progress.counts.bytes_done = sum(item.size for item in items)
-    return [Left(path, _STILL_THERE) for path in remaining]
-
-
-def _end(left: list[Left], stopped: Stop | None, most: int) -> pa.RecordBatch:
-    # What was refused needs a person; name it first.
-    left = sorted(left, key=lambda one: not one.refused)
-    end: dict[str, Any] = {
-        "failed": len(left),
-        "refused": any(one.refused for one in left),
-        "paths": [one.path for one in left[:most]],
-        "reasons": [one.reason for one in left[:most]],
-        "stopped": stopped,
-    }
-    return pa.RecordBatch.from_pylist([end], schema=_ENDS)
+def _sum_up(ends: Iterable[Mapping[str, Any]], order: Order) -> Outcomes:
+    outcomes = Outcomes()
+    for end in ends:
+        outcomes.failed += end["failed"]
+        outcomes.refused |= end["refused"]
+        room = order.most_named - len(outcomes.left)
+        named = zip(end["paths"][:room], end["reasons"][:room], strict=True)
+        outcomes.left += [Left(path, reason) for path, reason in named]
+        if end["stopped"]:
+            outcomes.stopped = Stop(end["stopped"])
+    return outcomes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from moraine.errors import (
 from moraine.failpoints import failpoint
 from moraine.log import get_logger
 from moraine.operations.purge import deletion, report, safety
+from moraine.operations.purge.executor import Left
 from moraine.operations.purge.inventory import Reach, list_outsiders, write_inventory
 from moraine.operations.purge.order import ROOT, FileKind
 from moraine.operations.purge.plan import Entry, named_by_metadata, version_hint_of
@@ -131,15 +133,13 @@ def delete(worker: Worker, task_id: UUID, spark: SessionFactory) -> None:
         work.account = functools.partial(report.outcome, worker.store, task)
         work.attempt.report_from(report.Progress(worker.store, task, "delete").measure)
         begun = time.monotonic()
-        with session_for(spark, work, patience=_GRACE) as session:
+        with _executors(spark, work, worker.settings) as run:
             for stage in deletion.stages(left):
                 failpoint(f"purge.delete.{stage[0]}.before")
                 started = time.monotonic()
                 finished = worker.store.finished_slices(task_id, stage)
                 work.checkpoint(phases=phases | {phase: {"done": False} for phase in stage})
-                outcomes = deletion.delete_stage(
-                    session, inventory["location"], stage, finished, order
-                )
+                outcomes = deletion.delete_stage(run, stage, finished, order)
                 _end_if_stopped(work, outcomes)
                 _refuse_failures(outcomes)
                 seconds = time.monotonic() - started
@@ -168,14 +168,14 @@ def verify(worker: Worker, task_id: UUID, spark: SessionFactory) -> None:
             order = at_hand.order(table, work)
             progress = report.Progress(worker.store, task, "verify")
             work.attempt.report_from(progress.measure)
-            with session_for(spark, work, patience=_GRACE) as session:
+            with _executors(spark, work, worker.settings) as run:
                 finished = worker.store.finished_slices(task_id, [deletion.VERIFY])
-                outcomes = deletion.find_remaining(session, inventory["location"], finished, order)
+                outcomes = deletion.find_remaining(run, finished, order)
                 _end_if_stopped(work, outcomes)
                 if outcomes.failed:
                     # Whatever brought them back, the next attempt deletes them again.
                     work.checkpoint(phases={})
-                    worker.store.forget_slices(work.attempt.claim)
+                    worker.store.reopen_slices(work.attempt.claim)
                     raise FilesRemain(
                         f"{outcomes.failed} of {inventory['files']} files are still there, the "
                         f"first is {outcomes.left[0].path}.",
@@ -224,6 +224,17 @@ SPARK_STEPS: Mapping[str, Callable[[Worker, UUID, SessionFactory], None]] = {
 
 
 # --- Helpers --------------------------------------------------------------------------------
+
+
+@contextmanager
+def _executors(spark: SessionFactory, work: Work, settings: Settings) -> Iterator[deletion.Run]:
+    """Spark's, or this very process for a table so small that Spark would only hold it up."""
+    inventory = work.task.checkpoint["inventory"]
+    if inventory["files"] <= settings.purge.small_table_files:
+        yield functools.partial(deletion.run_here, inventory["location"])
+        return
+    with session_for(spark, work, patience=_GRACE) as session:
+        yield functools.partial(deletion.run_on_spark, session, inventory["location"])
 
 
 def _pin(work: Work, at_hand: TableAtHand, table: LoadedTable) -> None:
@@ -307,7 +318,7 @@ def _failures(outcomes: deletion.Outcomes) -> dict[str, Any]:
     return {"failed": {"files": outcomes.failed, "paths": named}}
 
 
-def _lines(left: list[deletion.Left]) -> str:
+def _lines(left: list[Left]) -> str:
     return "\n".join(f"{one.path}: {one.reason}" for one in left)
 
 

@@ -9,7 +9,8 @@ from datetime import timedelta
 from moraine.catalog.access import TableAccess, credentials_of
 from moraine.catalog.client import LoadedTable, MetadataMissing
 from moraine.errors import CatalogRefused, CatalogUnavailable, TableNotFound
-from moraine.operations.purge import deletion, safety
+from moraine.operations.purge import safety
+from moraine.operations.purge.executor import Order
 from moraine.operations.purge.payload import PurgeParameters
 from moraine.storage.credentials import Credentials
 from moraine.storage.locations import parse_location
@@ -70,8 +71,8 @@ class TableAtHand:
             ),
         )
 
-    def order(self, table: LoadedTable, work: Work) -> deletion.Order:
-        return deletion.Order(
+    def order(self, table: LoadedTable, work: Work) -> Order:
+        return Order(
             fence=self.worker.store.fence(work.attempt.claim, self._longest_request),
             storage=self.storage_for(table),
             most_named=self.worker.settings.purge.max_files_named,

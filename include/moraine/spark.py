@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from moraine.errors import SparkUnavailable
+from moraine import errors
+from moraine.errors import MoraineError, SparkUnavailable, StorageRefused
 from moraine.log import get_logger
 from moraine.tasks.worker import Work
 
 if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.client import SparkConnectClient
 
@@ -20,6 +23,8 @@ SessionFactory = Callable[[], "SparkSession"]
 """Gives the session to work with, when it is first needed."""
 
 _DETAILS_LIMIT = 2000
+_OUR_ERROR = re.compile(r"^\W*moraine\.errors\.(?P<kind>Storage\w+): (?P<message>[^\n]+)", re.M)
+_FORBIDDEN = re.compile(r"S3Exception: .*Status Code: 403")
 
 
 def connect(url: str, *, shared: str | None = None) -> SparkSession:
@@ -93,16 +98,27 @@ def session_for(
             session.removeTag(own_tag)
             session.removeTag(task_tag)
     except PySparkException as error:
-        raise SparkUnavailable(
-            f"A Spark job failed ({_condition(error)}).",
-            details=str(error).split("JVM stacktrace")[0].strip()[:_DETAILS_LIMIT],
-        ) from error
+        raise _told_apart(error) from error
     except Exception as error:
         if type(error).__module__.startswith("grpc"):
             raise SparkUnavailable(
                 f"Spark went away in the middle of a job ({type(error).__name__})."
             ) from error
         raise
+
+
+def _told_apart(error: PySparkException) -> MoraineError:
+    """What an executor of ours or Iceberg's storage client said, in the terms of this side."""
+    details = str(error).split("JVM stacktrace")[0].strip()[:_DETAILS_LIMIT]
+    if ours := _OUR_ERROR.search(str(error)):
+        kind = getattr(errors, ours["kind"], SparkUnavailable)
+        found: MoraineError = kind(ours["message"], details=details)
+        return found
+    if _FORBIDDEN.search(str(error)):
+        return StorageRefused(
+            "The storage refuses to have the table's metadata read.", details=details
+        )
+    return SparkUnavailable(f"A Spark job failed ({_condition(error)}).", details=details)
 
 
 def _condition(error: Exception) -> str:

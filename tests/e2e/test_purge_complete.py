@@ -223,7 +223,7 @@ def write_rows_all_deleted(at: Workshop, name: str) -> Crafted:
 WHOLE: dict[Make, dict[str, int]] = {
     write_format_1: {"data": 6, "manifest": 3, "manifest_list": 2},
     write_manifests_in_the_snapshot: {"data": 6, "manifest": 3},
-    write_position_deletes: {"statistics": 1, "partition_statistics": 1},
+    write_position_deletes: {"position_deletes": 6, "statistics": 1, "partition_statistics": 1},
     write_equality_deletes: {"data": 1, "position_deletes": 1, "equality_deletes": 1},
     write_deletion_vectors: {"data": 3, "deletion_vectors": 2},
     write_through_all_formats: {"data": 1, "position_deletes": 1, "deletion_vectors": 1},

@@ -230,9 +230,8 @@ class Elsewhere:
             "a link to a file": f"{data}/linked.parquet",
         }
         self.outside, self.inside = outside, inside
-        for name in ("dots", "encoded", "twice", "slashes", "back", "plain", "target"):
-            (folder / f"{name}.parquet").write_text("others'")
-        for name in ("in_a_link", "behind", "relative"):
+        others = ("dots", "encoded", "twice", "slashes", "back", "plain", "target")
+        for name in (*others, "in_a_link", "behind", "relative"):
             (folder / f"{name}.parquet").write_text("others'")
         (beside / "alike.parquet").write_text("others'")
         for name in ("dot", "slashes", "three", "stay", "100%25"):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+from moraine.api.client import ApiError
 from moraine.dag_runs import OrchestratorUnavailable
-from support.platform import Platform
-from support.purges import Purge
+from moraine.tasks.model import Status, TaskFilter
+from support.platform import MAX_ATTEMPTS, Platform
+from support.purges import Purge, ends_of_attempts
 
 
 def test_the_api_server_while_a_request_waits(purge: Purge, platform: Platform) -> None:
@@ -20,3 +24,36 @@ def test_the_api_server_while_a_request_waits(purge: Purge, platform: Platform) 
     told = platform.client.task(str(task_id))
     assert told["status"] == "COMPLETED_SUCCESS"
     assert told["execution_result"]["files_deleted"] == len(purge.files)
+
+
+def test_a_call_that_does_not_get_through_changes_nothing(purge: Purge, platform: Platform) -> None:
+    platform.stack.stop("api-server")
+    try:
+        with pytest.raises(OrchestratorUnavailable):
+            platform.post(platform.payload(purge.table))
+        wanted = TaskFilter(subject=purge.table.subject)
+        assert platform.service.store.find(wanted, limit=1) == []
+        assert purge.table.files() == purge.files
+    finally:
+        platform.stack.start("api-server")
+    purge.check_done_once(purge.submit(), [])
+
+
+def test_a_catalog_that_is_away_changes_nothing_and_is_a_bad_gateway(
+    purge: Purge, platform: Platform
+) -> None:
+    platform.stack.stop("catalog")
+    try:
+        caller = platform.executing(purge.table)
+        task = platform.finish(platform.task_of(purge.table).task_id)
+        error = caller.exception(timeout=30)
+    finally:
+        platform.stack.start("catalog")
+    assert isinstance(error, ApiError)
+    assert (error.status, error.body["error_code"]) == (502, "CREDENTIAL_VENDING_FAILED")
+    ends = ends_of_attempts(platform.history(task.task_id))
+    assert ends == ["CREDENTIAL_VENDING_FAILED"] * MAX_ATTEMPTS
+    assert purge.table.files() == purge.files
+    platform.client.call("POST", f"/v1/tasks/{task.task_id}/retry")
+    assert platform.finish(task.task_id).status is Status.SUCCESS
+    assert purge.table.files() == {}

@@ -8,7 +8,6 @@ workshop.forge(table, [f"{table.folder}/data/../../elsewhere"])
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import io
 import json
@@ -45,6 +44,26 @@ MERGE_ON_READ = {
 DATA, DELETES = 0, 1
 EQUALITY = 2
 
+STEPS = ("acquire", "plan", "delete", "verify", "settle")
+
+_STALE_COUNTS = ("existing", "deleted")
+_MEASURES = (
+    "column_sizes",
+    "value_counts",
+    "null_value_counts",
+    "nan_value_counts",
+    "lower_bounds",
+    "upper_bounds",
+)
+_ENDINGS = {
+    ".stats": "statistics",
+    "version-hint.text": "version_hint",
+    "-deletes.puffin": "deletion_vectors",
+    "-deletes.parquet": "position_deletes",
+    "-equality.parquet": "equality_deletes",
+    ".parquet": "data",
+}
+
 
 @dataclass(frozen=True)
 class Crafted:
@@ -73,9 +92,6 @@ class Crafted:
     def leftovers(self) -> list[str]:
         """Every file without exception."""
         return [path for folder in self.folders for path in checksums(folder)]
-
-
-STEPS = ("acquire", "plan", "delete", "verify", "settle")
 
 
 @dataclass(frozen=True)
@@ -207,10 +223,10 @@ class Workshop:
             "record_count": len(ids),
             "equality_ids": [1],
         }
-        unknown = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
-        for measure in (*unknown, "lower_bounds", "upper_bounds", "referenced_data_file"):
-            if measure in entry:
-                entry[measure] = None
+        # What the model knows about its own file is not true of this one.
+        for known in (*_MEASURES, "referenced_data_file"):
+            if known in entry:
+                entry[known] = None
         self._append(table, DELETES, [entry])
         return file
 
@@ -248,7 +264,9 @@ class Workshop:
         }
         counts = {"sequence_number": number, "min_sequence_number": number}
         counts |= {"added_files_count": len(files), "added_rows_count": len(files)}
-        counts |= {f"{kind}_{what}_count": 0 for kind in _STALE for what in ("files", "rows")}
+        counts |= {
+            f"{kind}_{what}_count": 0 for kind in _STALE_COUNTS for what in ("files", "rows")
+        }
         listed.rows.append(row | {name: value for name, value in counts.items() if name in row})
         listed.header |= {"snapshot-id": str(new_id), "sequence-number": str(number)}
         list_file = folder / f"snap-{new_id}-1-{uuid.uuid4()}.avro"
@@ -317,9 +335,6 @@ class Workshop:
         return dict(response.json())
 
 
-_STALE = ("existing", "deleted")
-
-
 def kinds_on_disk(table: Crafted, current: str) -> dict[str, dict[str, int]]:
     """Files and bytes by kind, told by the names that Iceberg's writers give them."""
     files: Counter[str] = Counter()
@@ -338,16 +353,9 @@ def _kind_of(name: str) -> str:
         return "manifest_list" if name.startswith("snap-") else "manifest"
     if name.startswith("partition-stats-"):
         return "partition_statistics"
-    endings = {
-        ".stats": "statistics",
-        "version-hint.text": "version_hint",
-        "-deletes.puffin": "deletion_vectors",
-        "-deletes.parquet": "position_deletes",
-        "-equality.parquet": "equality_deletes",
-        ".parquet": "data",
-    }
-    with contextlib.suppress(StopIteration):
-        return next(kind for ending, kind in endings.items() if name.endswith(ending))
+    for ending, kind in _ENDINGS.items():
+        if name.endswith(ending):
+            return kind
     raise AssertionError(f"no writer of Iceberg's gives a file the name {name}")
 
 

@@ -163,6 +163,20 @@ def test_a_key_that_is_refused_ends_the_purge_and_is_named(
     assert (task.result or {})["files_deleted"] == len(before)
 
 
+@pytest.mark.parametrize("refused", [r"-m0\.avro$", r"snap-.*\.avro$"])
+def test_metadata_that_may_not_be_read_ends_the_purge(
+    bench: Bench, fault_proxy: FaultProxy, refused: str
+) -> None:
+    """Iceberg's reader finds the one out, the search for unknown sizes the other."""
+    name = bench.write()
+    before = bench.objects(name)
+    operation = "GetObject|HeadObject" if "m0" in refused else "HeadObject|ListObjects"
+    fault_proxy.add(refuse("AccessDenied", operation=operation, key=refused))
+    task = bench.attempt(bench.submit(name))
+    assert (task.status, task.error_code) == (Status.FAILURE, "STORAGE_REFUSED"), task
+    assert bench.objects(name) == before
+
+
 @pytest.mark.parametrize(
     "faults",
     [

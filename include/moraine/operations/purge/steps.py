@@ -87,7 +87,10 @@ def plan(worker: Worker, task_id: UUID, spark: SessionFactory) -> None:
             failpoint("purge.plan.before")
             location = _inventory_location(settings, work.task)
             found = write_inventory(
-                session, Reach(at_hand.access, roots, storage), _named(table, storage()), location
+                session,
+                Reach(at_hand.access, roots, storage),
+                _named(table, roots, storage()),
+                location,
             )
             failpoint("purge.plan.written")
             findings: dict[str, Any] = {}
@@ -270,11 +273,15 @@ def _check_in_words(check: SiblingCheck) -> str:
     return words if check.complete else f"{words} {check.skipped}".strip()
 
 
-def _named(table: LoadedTable, storage: Storage) -> list[Entry]:
+def _named(table: LoadedTable, roots: Roots, storage: Storage) -> list[Entry]:
     """What the metadata names, and the one file beside it that it does not."""
-    entries = list(named_by_metadata(table, storage.read))
+
+    def read(path: str) -> bytes | None:
+        return storage.read(path) if roots.contains(path) else None
+
+    entries = list(named_by_metadata(table, read))
     hint = version_hint_of(table.metadata_location)
-    if (size := storage.size(hint)) is not None:
+    if roots.contains(hint) and (size := storage.size(hint)) is not None:
         entries.append(Entry(hint, FileKind.VERSION_HINT, size))
     return entries
 

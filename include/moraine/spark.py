@@ -24,7 +24,7 @@ SessionFactory = Callable[[], "SparkSession"]
 
 _DETAILS_LIMIT = 2000
 _OUR_ERROR = re.compile(r"^\W*moraine\.errors\.(?P<kind>Storage\w+): (?P<message>[^\n]+)", re.M)
-_FORBIDDEN = re.compile(r"S3Exception: .*Status Code: 403")
+_FORBIDDEN = re.compile(r"Service: S3, Status Code: 403")
 
 
 def connect(url: str, *, shared: str | None = None) -> SparkSession:

@@ -5,7 +5,7 @@ READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up down status logs test test-unit lint openapi lock clean \
-        bench bench-ledger bench-latency
+        bench bench-ledger bench-latency bench-purge
 
 help: ## List these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -52,13 +52,16 @@ lint: $(READY) ## Ruff and mypy
 openapi: $(READY) ## Write docs/openapi.json anew
 	@$(BIN)/moraine api --openapi > docs/openapi.json
 
-bench: bench-ledger bench-latency ## Run every benchmark
+bench: bench-ledger bench-latency bench-purge ## Run every benchmark
 
 bench-ledger: setup ## Claim and complete against PgQueuer and procrastinate
 	@$(BIN)/python bench/ledger.py
 
 bench-latency: setup ## The synchronous purge against an empty Dag and a cold spark-submit
 	@$(BIN)/python bench/latency.py
+
+bench-purge: setup ## Purges of 100,000 and a million files against Iceberg's own action
+	@$(BIN)/python bench/purge.py
 
 lock: $(READY) ## Renew requirements.lock
 	@$(BIN)/uv pip compile requirements-dev.txt -o requirements.lock --python-version 3.11 --no-header --annotation-style line --quiet

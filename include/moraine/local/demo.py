@@ -15,7 +15,7 @@ from rich.table import Table
 
 from moraine.api.client import DelegationClient
 from moraine.catalog.client import RestCatalog
-from moraine.display import follow_progress, history_table
+from moraine.display import follow_progress, history_table, result_tables
 from moraine.local.progress import ProgressDisplay
 from moraine.local.samples import write_orders
 from moraine.local.stack import Stack
@@ -83,8 +83,10 @@ def _purge_a_table(console: Console, stack: Stack) -> None:
         with follow_progress(console) as show:
             for event, data in client.events(task_id):
                 show(event, data)
-    console.print("The answer:")
-    console.print_json(json.dumps(answer.result()))
+    told = answer.result()
+    console.print(f"The answer: {told['status']}. {told['message']}", highlight=False)
+    for shown in result_tables(told["execution_result"]):
+        console.print(shown)
 
     _step(console, 4, "Look for files that are left")
     left = _files(folder)

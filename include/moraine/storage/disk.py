@@ -18,6 +18,7 @@ _GONE = {errno.ENOENT, errno.ENOTDIR}
 _UNSEEN: set[str] = {"unseen"}
 _SEEN_ONCE: set[str] = {"seen once"}
 _LISTED_AT_LEAST = 1000
+_MOST_FOLDERS = 100_000
 _LISTED_PER_FILE = 4
 _NO_FILE = Failure("no file has such a name", refused=True)
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
@@ -33,24 +34,27 @@ def to_path(location: str) -> str:
         return location
     if location[:6] == "file:/" and location[6:7] != "/":
         return location[5:]
+    if location[:8] == "file:///" and location[8:9] != "/":
+        return location[7:]
     return local_path(location)
 
 
 class LocalDeletion:
-    """One delete of many local files, each with the checksum that Hadoop wrote beside it.
+    """Deletes local files, each with the checksum that Hadoop wrote beside it.
 
     No metadata names those. Looking for each costs half as much as deleting a file, so folders
-    with several files are listed instead; unless they hold too much else.
+    with several files are listed instead, once; unless they hold too much else.
     """
 
-    def __init__(self, paths: Sequence[str]) -> None:
-        self._paths = paths
+    def __init__(self) -> None:
         self._checksums: dict[str, set[str] | None] = {}
-        self._may_list = _LISTED_AT_LEAST + _LISTED_PER_FILE * len(paths)
+        self._may_list = _LISTED_AT_LEAST
 
-    def delete(self, start: int, end: int) -> list[Outcome]:
-        """What became of the files from the one number to before the other."""
-        paths = self._paths[start:end]
+    def delete(self, paths: Sequence[str]) -> list[Outcome]:
+        """What became of each."""
+        if len(self._checksums) > _MOST_FOLDERS:
+            self._checksums.clear()
+        self._may_list += _LISTED_PER_FILE * len(paths)
         outcomes = [self._delete(path) for path in paths]
         for pause in _PAUSES:
             again = [at for at, outcome in enumerate(outcomes) if _may_pass(outcome)]
@@ -62,8 +66,7 @@ class LocalDeletion:
         return outcomes
 
     def _delete(self, path: str) -> Outcome:
-        folder, _, name = path.rpartition("/")
-        checksum = f".{name}.crc"
+        folder = path[: path.rfind("/")]
         listed = self._checksums.get(folder, _UNSEEN)
         if listed is _SEEN_ONCE:
             listed = self._checksums[folder] = self._list_checksums(folder)
@@ -76,8 +79,10 @@ class LocalDeletion:
             outcome = _outcome_of(error)
             if outcome is not MISSING:
                 return outcome
-        if listed is None or checksum in listed or listed is _UNSEEN:
-            return _delete_checksum(f"{folder}/{checksum}") or outcome
+        if listed or listed is None:
+            checksum = f".{path[len(folder) + 1 :]}.crc"
+            if listed is None or listed is _UNSEEN or checksum in listed:
+                return _delete_checksum(f"{folder}/{checksum}") or outcome
         return outcome
 
     def _list_checksums(self, folder: str) -> set[str] | None:

@@ -93,6 +93,7 @@ class Storage:
         self._clients: dict[tuple[Target, str | None], Client] = {}
         self._clients_credentials = credentials
         self._lock = threading.Lock()
+        self._disk = LocalDeletion()
 
     def close(self) -> None:
         """Let go of connections; whoever is still sending is not disturbed."""
@@ -165,12 +166,11 @@ class Storage:
         if sorted_out.unaddressable:
             refused: list[Outcome] = [Failure(_UNADDRESSABLE, True)] * len(sorted_out.unaddressable)
             yield sorted_out.unaddressable, refused
-        local, indexes = LocalDeletion(sorted_out.paths), sorted_out.local
-        for start in range(0, len(indexes), FILES_PER_BATCH):
+        for start in range(0, len(sorted_out.local), FILES_PER_BATCH):
             if not permits.granted():
                 return
-            end = start + FILES_PER_BATCH
-            yield indexes[start:end], local.delete(start, end)
+            part = slice(start, start + FILES_PER_BATCH)
+            yield sorted_out.local[part], self._disk.delete(sorted_out.paths[part])
         batches = [batch for group in sorted_out.remote for batch in self._batches(group)]
         if batches:
             deletion = Deletion(self._sender, self._client, permits, self._limits)
@@ -189,26 +189,24 @@ class Storage:
         sorted_out = _SortedOut()
         groups: dict[tuple[Target, str | None], Batch] = {}
         # There may be millions in a few buckets: what a bucket's name means is read once.
-        targets: dict[str, Target] = {}
+        known: dict[tuple[str, str | None], Batch] = {}
         for at, location in enumerate(locations):
             if is_local(location):
                 sorted_out.local.append(at)
                 sorted_out.paths.append(to_path(location))
                 continue
             end = location.find("/", location.find("://") + 3)
-            target, key = targets.get(location[:end]), location[end + 1 :]
-            if target is None or not is_plain(key):
+            key, prefix = location[end + 1 :], credentials.prefix_of(location)
+            group = known.get((location[:end], prefix))
+            if group is None or not is_plain(key):
                 aimed = aim(parse_location(location))
                 if aimed is None:
                     sorted_out.unaddressable.append(at)
                     continue
                 target, key = aimed
+                group = groups.setdefault((target, prefix), Batch(target, location, [], []))
                 if not target.folder:
-                    targets[location[:end]] = target
-            group_key = target, credentials.prefix_of(location)
-            group = groups.get(group_key)
-            if group is None:
-                group = groups[group_key] = Batch(target, location, [], [])
+                    known[location[:end], prefix] = group
             group.indexes.append(at)
             group.keys.append(key)
         sorted_out.remote = list(groups.values())

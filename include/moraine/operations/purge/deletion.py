@@ -9,11 +9,12 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset
 
 from moraine.operations.purge import executor
 from moraine.operations.purge.executor import Left, Order, SliceWork
-from moraine.operations.purge.inventory import FILES_PER_SLICE
+from moraine.operations.purge.inventory import FILES_PER_SLICE, INVENTORY_DDL
 from moraine.operations.purge.order import ROOT, Phase
 from moraine.storage.files import local_path
 from moraine.tasks.slices import Stop
@@ -90,7 +91,8 @@ def run_on_spark(
 
     name = F.concat_ws("/", "phase", "_metadata.file_name")
     listed = (
-        spark.read.parquet(inventory)
+        spark.read.schema(INVENTORY_DDL)
+        .parquet(inventory)
         .where(~F.col("outside") & F.col("phase").isin([str(phase) for phase in chosen.phases]))
         .select(
             (F.lit(chosen.stage) if chosen.stage else F.col("phase")).alias("stage"),
@@ -105,8 +107,9 @@ def run_on_spark(
         ranks = F.array(*(F.lit(phase) for phase in _RANKS))
         rank = F.array_position(ranks, F.col("stage"))
         listed = listed.coalesce(1).sortWithinPartitions(rank, "slice")
-    function = functools.partial(executor.work_on_slices, order, work)
-    rows = listed.mapInArrow(function, executor.ENDS_DDL).toLocalIterator()
+    function = functools.partial(executor.work_in_spark, order, work)
+    # Not by an iterator: for that a classic session runs one task after the other.
+    rows = listed.mapInArrow(function, executor.ENDS_DDL).collect()
     return _sum_up((row.asDict() for row in rows), order)
 
 
@@ -114,7 +117,7 @@ def run_here(inventory: str, chosen: Selection, order: Order, work: SliceWork) -
     """The same in this process: a Spark job takes longer than a few files do."""
     found = pyarrow.dataset.dataset(local_path(inventory), format="parquet", partitioning="hive")
     columns = ["phase", "path", "size", "outside", "__filename"]
-    wanted = {str(phase) for phase in chosen.phases}
+    wanted = pc.field("phase").isin([str(phase) for phase in chosen.phases])
     rows = [
         {
             "stage": chosen.stage or row["phase"],
@@ -123,8 +126,8 @@ def run_here(inventory: str, chosen: Selection, order: Order, work: SliceWork) -
             "size": row["size"],
             "rank": _RANKS[row["phase"]],
         }
-        for row in found.to_table(columns=columns).to_pylist()
-        if row["phase"] in wanted and not row["outside"]
+        for row in found.to_table(columns=columns, filter=wanted).to_pylist()
+        if not row["outside"]
     ]
     left = [row for row in rows if row["slice"] not in set(chosen.finished)]
     left.sort(key=lambda row: (row["rank"], row["slice"]))

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from moraine.failpoints import failpoint
+from moraine.python_workers import keep_lean
 from moraine.storage.stores import DELETED, MISSING, Failure, Outcome, Storage
 from moraine.tasks.slices import Fence, FencedLedger, Slice, Stop
 
@@ -47,9 +49,11 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    path: str
-    size: int
+class Files:
+    """The files of a slice, in two columns: there are many."""
+
+    paths: list[str]
+    sizes: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,16 @@ class Left:
     refused: bool = False
 
 
-SliceWork = Callable[[Site, Slice, list[Item]], list[Left]]
+SliceWork = Callable[[Site, Slice, Files], list[Left]]
+
+
+def work_in_spark(
+    order: Order, work: SliceWork, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from work_on_slices(order, work, batches)
+    finally:
+        keep_lean()
 
 
 def work_on_slices(
@@ -71,9 +84,9 @@ def work_on_slices(
     try:
         with FencedLedger(order.fence) as ledger:
             site = Site(ledger, storage)
-            for (stage, name), items in _slices(batches):
+            for stage, name, files in _slices(batches):
                 begun = ledger.begin(stage, name)
-                left = work(site, begun, items) if begun else []
+                left = work(site, begun, files) if begun else []
                 if begun:
                     begun.end(finished=not left and ledger.stopped_by is None)
                 yield _end(left, ledger.stopped_by, order.most_named)
@@ -84,18 +97,29 @@ def work_on_slices(
         storage.close()
 
 
-def _slices(
-    batches: Iterator[pa.RecordBatch],
-) -> Iterator[tuple[tuple[str, str], list[Item]]]:
+def _slices(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, str, Files]]:
     """A slice's rows follow one another; they may be spread over two batches."""
-    rows = itertools.chain.from_iterable(
-        zip(*(batch.column(name).to_pylist() for name in COLUMNS), strict=True) for batch in batches
-    )
-    for key, members in itertools.groupby(rows, key=lambda row: (row[0], row[1])):
-        yield key, [Item(path, size or 0) for _, _, path, size in members]
+    parts = itertools.chain.from_iterable(map(_parts, batches))
+    for (stage, name), members in itertools.groupby(parts, key=lambda part: part[:2]):
+        files = Files([], [])
+        for _, _, paths, sizes in members:
+            files.paths.extend(paths)
+            files.sizes.extend(sizes)
+        yield stage, name, files
 
 
-def delete_slice(site: Site, progress: Slice, items: list[Item]) -> list[Left]:
+def _parts(batch: pa.RecordBatch) -> Iterator[tuple[str, str, list[Any], list[Any]]]:
+    """What a batch has of each slice."""
+    stages, names, paths, sizes = (batch.column(name) for name in COLUMNS)
+    sizes = sizes.fill_null(0)
+    ends: list[Any] = pc.call_function("run_end_encode", [names]).run_ends.to_pylist()
+    for start, end in itertools.pairwise([0, *ends]):
+        rows = slice(start, end)
+        stage, name = str(stages[start]), str(names[start])
+        yield stage, name, paths[rows].to_pylist(), sizes[rows].to_pylist()
+
+
+def delete_slice(site: Site, progress: Slice, files: Files) -> list[Left]:
     """Files that a lost attempt at this slice deleted are missing now; they count as deleted."""
     done = (DELETED, MISSING) if progress.begun_before else (DELETED,)
 
@@ -105,29 +129,29 @@ def delete_slice(site: Site, progress: Slice, items: list[Item]) -> list[Left]:
 
     def count(places: list[int], outcomes: list[Outcome]) -> None:
         failpoint("purge.delete.batch.after")
+        counts, sizes = progress.counts, files.sizes
         for place, outcome in zip(places, outcomes, strict=True):
             if outcome in done:
-                progress.counts.files_done += 1
-                progress.counts.bytes_done += items[place].size
+                counts.files_done += 1
+                counts.bytes_done += sizes[place]
             elif outcome is MISSING:
-                progress.counts.files_missing += 1
+                counts.files_missing += 1
         progress.report()
 
-    outcomes = site.storage.delete([item.path for item in items], permit=permit, on_batch=count)
+    outcomes = site.storage.delete(files.paths, permit=permit, on_batch=count)
     return [
-        Left(item.path, outcome.reason, outcome.refused)
-        for item, outcome in zip(items, outcomes, strict=True)
+        Left(path, outcome.reason, outcome.refused)
+        for path, outcome in zip(files.paths, outcomes, strict=True)
         if isinstance(outcome, Failure)
     ]
 
 
-def verify_slice(site: Site, progress: Slice, items: list[Item]) -> list[Left]:
-    paths = [item.path for item in items]
-    remaining = site.storage.remaining(paths, permit=site.ledger.permit)
+def verify_slice(site: Site, progress: Slice, files: Files) -> list[Left]:
+    remaining = site.storage.remaining(files.paths, permit=site.ledger.permit)
     if site.ledger.stopped_by:
         return []  # not looked for is not there
-    progress.counts.files_done = len(paths)
-    progress.counts.bytes_done = sum(item.size for item in items)
+    progress.counts.files_done = len(files.paths)
+    progress.counts.bytes_done = sum(files.sizes)
     return [Left(path, _STILL_THERE) for path in remaining]
 
 

@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 from moraine.catalog.access import TableAccess, spark_options
 from moraine.log import get_logger
 from moraine.operations.purge import survivors
-from moraine.operations.purge.order import PHASE_OF, FileKind
+from moraine.operations.purge.order import PHASE_OF, FileKind, Phase
 from moraine.operations.purge.plan import Entry
 from moraine.operations.purge.survivors import code_of
+from moraine.python_workers import keep_lean
 from moraine.storage.locations import Roots
 from moraine.storage.stores import Storage
 
@@ -27,9 +28,12 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 FILES_PER_SLICE = 10_000
+INVENTORY_DDL = "path string, kind string, size bigint, outside boolean, phase string"
 _KINDS = list(FileKind)
 _ROWS = "path string, code int, size bigint"
 _SIZES_AT_ONCE = 32
+_MANIFEST_OPEN_COST = 256 * 1024
+_CONCURRENT_WRITERS = "spark.sql.maxConcurrentOutputFileWriters"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +112,18 @@ def _read_by_iceberg(spark: SparkSession, access: TableAccess) -> DataFrame:
     """`all_entries` also shows entries that a later snapshot marked deleted: their files are still
     there as long as an older snapshot holds them."""
     table = spark_table(spark, access)
-    return spark.sql(
-        f"""
-        SELECT data_file.file_path AS path,
-               IF(data_file.file_format = 'PUFFIN', {code_of(FileKind.DELETION_VECTORS)},
-                  data_file.content) AS code,
-               data_file.file_size_in_bytes AS size FROM {table}.all_entries
-        UNION ALL
-        SELECT path, {code_of(FileKind.MANIFEST)}, length FROM {table}.all_manifests
-        """  # noqa: S608 - the name is quoted, the rest is ours
+    # Iceberg reckons with 4 MB for opening a file; so a task would read a few manifests only.
+    read = spark.read.option("file-open-cost", _MANIFEST_OPEN_COST)
+    vectors = code_of(FileKind.DELETION_VECTORS)
+    files = read.table(f"{table}.all_entries").selectExpr(
+        "data_file.file_path AS path",
+        f"IF(data_file.file_format = 'PUFFIN', {vectors}, data_file.content) AS code",
+        "data_file.file_size_in_bytes AS size",
     )
+    manifests = read.table(f"{table}.all_manifests").selectExpr(
+        "path", f"{code_of(FileKind.MANIFEST)} AS code", "length AS size"
+    )
+    return files.unionAll(manifests)
 
 
 def _write(
@@ -131,46 +137,71 @@ def _write(
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    rows = [(entry.path, code_of(entry.kind), entry.size) for entry in named]
+    # From an Arrow table the JVM makes rows itself; from a list, a Python worker does.
+    rows = pa.table(
+        {
+            "path": pa.array([entry.path for entry in named], pa.string()),
+            "code": pa.array([code_of(entry.kind) for entry in named], pa.int32()),
+            "size": pa.array([entry.size for entry in named], pa.int64()),
+        }
+    )
     # Kinds travel as numbers: the biggest of two texts cannot be found by hashing.
     once = (
-        reachable.unionByName(spark.createDataFrame(rows, _ROWS))
+        reachable.unionByName(spark.createDataFrame(rows))
         .groupBy("path")
         .agg(F.max("code").alias("code"), F.max("size").alias("size"))
         .mapInArrow(functools.partial(_examine, reach), f"{_ROWS}, outside boolean")
     )
-    inventory = once.select(
-        "path",
-        F.get(F.array(*(F.lit(str(kind)) for kind in _KINDS)), "code").alias("kind"),
-        F.get(F.array(*(F.lit(str(PHASE_OF[kind])) for kind in _KINDS)), "code").alias("phase"),
-        "size",
-        "outside",
-    )
-    ours = ~F.col("outside")
+    # Written as text: each function called here would be a question to the JVM.
     counts = [
-        measure.alias(f"{name}_{kind}")
-        for kind in FileKind
-        for name, measure in (
-            ("files", F.count_if(ours & (F.col("kind") == kind))),
-            ("bytes", F.sum(F.when(ours & (F.col("kind") == kind), F.col("size")))),
+        F.expr(measure)
+        for code, kind in enumerate(_KINDS)
+        for measure in (
+            f"count_if(NOT outside AND code = {code}) AS files_{kind}",
+            f"sum(IF(NOT outside AND code = {code}, size, NULL)) AS bytes_{kind}",
         )
     ]
-    measures = [F.count_if("outside").alias("outside"), *counts]
     # Counted while it is written: no second pass.
     seen = Observation()
+    inventory = once.observe(seen, F.expr("count_if(outside) AS outside"), *counts).selectExpr(
+        "path",
+        f"get(array({_quoted(_KINDS)}), code) AS kind",
+        "size",
+        "outside",
+        f"get(array({_quoted(PHASE_OF[kind] for kind in _KINDS)}), code) AS phase",
+    )
+    # With fewer Spark would sort all files by their phase before it writes any.
+    spark.conf.set(_CONCURRENT_WRITERS, len(Phase))
     (
-        inventory.observe(seen, *measures)
-        .write.mode("overwrite")
+        inventory.write.mode("overwrite")
         .option("maxRecordsPerFile", FILES_PER_SLICE)
+        # No two paths are equal: a dictionary of them is in vain.
+        .option("parquet.enable.dictionary#path", "false")
         .partitionBy("phase")
         .parquet(target)
     )
-    found = seen.get
-    if "outside" not in found:
-        # A busy server sends its answer without waiting for what was observed.
-        found = spark.read.parquet(target).agg(*measures).collect()[0].asDict()
+    # A busy server sends its answer without waiting for what was observed.
+    found = seen.get or _count_again(spark, target)
     kinds = [KindCount(k, found[f"files_{k}"], found[f"bytes_{k}"] or 0) for k in FileKind]
     return Inventory([count for count in kinds if count.files], found["outside"], unreadable)
+
+
+def _count_again(spark: SparkSession, inventory: str) -> dict[str, Any]:
+    from pyspark.sql import functions as F
+
+    files = spark.read.schema(INVENTORY_DDL).parquet(inventory).groupBy("kind", "outside")
+    rows = files.agg(F.count("*").alias("files"), F.sum("size").alias("bytes")).collect()
+    counts: dict[str, Any] = dict.fromkeys([f"files_{kind}" for kind in _KINDS], 0)
+    counts |= dict.fromkeys([f"bytes_{kind}" for kind in _KINDS], 0)
+    for row in rows:
+        if not row["outside"]:
+            counts[f"files_{row['kind']}"] = row["files"]
+            counts[f"bytes_{row['kind']}"] = row["bytes"]
+    return {**counts, "outside": sum(row["files"] for row in rows if row["outside"])}
+
+
+def _quoted(words: Iterable[str]) -> str:
+    return ", ".join(f"'{word}'" for word in words)
 
 
 def _examine(reach: Reach, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -191,6 +222,7 @@ def _examine(reach: Reach, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
             yield pa.RecordBatch.from_arrays(columns, names=["path", "code", "size", "outside"])
     finally:
         storage.close()
+        keep_lean()
 
 
 def _find_sizes(storage: Storage, paths: list[Any]) -> list[int | None]:

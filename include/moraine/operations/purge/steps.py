@@ -21,7 +21,7 @@ from moraine.errors import (
 from moraine.failpoints import failpoint
 from moraine.log import get_logger
 from moraine.operations.purge import deletion, report, safety
-from moraine.operations.purge.executor import Left
+from moraine.operations.purge.executor import Left, Order, SliceWork
 from moraine.operations.purge.inventory import Reach, list_outsiders, write_inventory
 from moraine.operations.purge.order import ROOT, FileKind
 from moraine.operations.purge.plan import Entry, named_by_metadata, version_hint_of
@@ -237,7 +237,15 @@ def _executors(spark: SessionFactory, work: Work, settings: Settings) -> Iterato
         yield functools.partial(deletion.run_here, inventory["location"])
         return
     with session_for(spark, work, patience=_GRACE) as session:
-        yield functools.partial(deletion.run_on_spark, session, inventory["location"])
+
+        def run(chosen: deletion.Selection, order: Order, act: SliceWork) -> deletion.Outcomes:
+            """Also of a large table the last phases are small."""
+            files = sum(inventory["phases"].get(str(phase), 0) for phase in chosen.phases)
+            if files <= settings.purge.small_table_files:
+                return deletion.run_here(inventory["location"], chosen, order, act)
+            return deletion.run_on_spark(session, inventory["location"], chosen, order, act)
+
+        yield run
 
 
 def _pin(work: Work, at_hand: TableAtHand, table: LoadedTable) -> None:

@@ -32,11 +32,11 @@ from rich.console import Console
 
 from moraine.local.stack import Stack
 from purge_contestants import (
+    BareClient,
     Deleted,
     IcebergAction,
     Moraine,
     Purged,
-    delete_with_bare_client,
     unlink_one_by_one,
 )
 from purge_site import BenchTable, Site, open_site
@@ -65,33 +65,35 @@ AIMS = {
     "local_vs_iceberg_action": Aim(
         "3, at least 2",
         lambda value: value >= 2,
-        "Spark's two jobs before the first delete, and the system calls after it: see local_*_s",
+        "Unlinking takes local_bare_s at least, and Spark's two stages before it local_plan_s.",
     ),
     "local_delete_vs_unlink_loop": Aim(
         "0.4 or more",
         lambda value: value >= 0.4,
-        "starting two Spark jobs, and the file system's lock on a folder that two tasks empty",
+        "Starting a Spark job, and folders that two tasks empty at once.",
     ),
     "s3_vs_iceberg_action": Aim(
         "2, at least 1.3",
         lambda value: value >= 1.3,
-        "the server: s3_server_busy says for which share of the deletes it was",
+        "The server, for the share s3_server_busy of the time that deletes take.",
     ),
     "s3_delete_vs_bare_client": Aim(
         "0.7 or more",
         lambda value: value >= 0.7,
-        "starting two Spark jobs, half a second that a bare client does not need",
+        "Starting a Spark job, about half a second, which a bare client does not need.",
     ),
     "driver_rss_1m_vs_100k": Aim(
-        "below 1.5", lambda value: value < 1.5, "what the driver keeps of each file"
+        "below 1.5", lambda value: value < 1.5, "What the driver keeps of each file."
     ),
     "time_per_file_1m_vs_100k": Aim(
-        "below 1.2", lambda value: value < 1.2, "folders and shuffles that grow with the table"
+        "below 1.2",
+        lambda value: value < 1.2,
+        "Folders with ten times as many files, and a shuffle that no longer fits the caches.",
     ),
     "plan_vs_iceberg_enumeration": Aim(
         "1 or more",
         lambda value: value >= 1,
-        "that the inventory is checked and written, where the action only lists",
+        "The inventory is examined and written, where the action only lists.",
     ),
 }
 
@@ -209,8 +211,9 @@ class Benchmark:
         busy: list[float] = []
 
         def bare(table: BenchTable) -> Deleted:
+            client = BareClient(self._site, table)
             before = server.cpu_times()
-            deleted = delete_with_bare_client(self._site, table)
+            deleted = client.delete()
             after = server.cpu_times()
             worked = after.user + after.system - before.user - before.system
             busy.append(worked / deleted.seconds)

@@ -162,29 +162,35 @@ def unlink_one_by_one(table: BenchTable) -> Deleted:
     return Deleted(int(files), float(seconds))
 
 
-def delete_with_bare_client(site: Site, table: BenchTable) -> Deleted:
-    """Every object of the table, by a client that has the list ready.
+class BareClient:
+    """A client of S3 that has the list of a table's objects ready.
 
-    As many requests at once as Moraine has, from as many Spark tasks as there are.
+    It has as many requests under way as Moraine has, from as many Spark tasks as run at once.
     """
-    purge = get_settings().purge
-    at_once = purge.requests_at_once * site.spark.sparkContext.defaultParallelism
-    store = S3Store(
-        BUCKET,
-        endpoint=site.servers[table.catalog].url,
-        region="us-east-1",
-        access_key_id="bench",
-        secret_access_key="bench",
-        virtual_hosted_style_request=False,
-        client_options={"allow_http": True},
-    )
-    keys = [item["path"] for page in obstore.list(store, table.prefix) for item in page]
-    size = purge.keys_per_request
-    batches = [keys[start : start + size] for start in range(0, len(keys), size)]
-    with ThreadPoolExecutor(at_once) as pool:
-        started = time.perf_counter()
-        list(pool.map(lambda batch: obstore.delete(store, batch), batches))
-        return Deleted(len(keys), time.perf_counter() - started)
+
+    def __init__(self, site: Site, table: BenchTable) -> None:
+        self._site = site
+        self._store = S3Store(
+            BUCKET,
+            endpoint=site.servers[table.catalog].url,
+            region="us-east-1",
+            access_key_id="bench",
+            secret_access_key="bench",
+            virtual_hosted_style_request=False,
+            client_options={"allow_http": True},
+        )
+        pages = obstore.list(self._store, table.prefix)
+        self._keys = [item["path"] for page in pages for item in page]
+
+    def delete(self) -> Deleted:
+        purge = get_settings().purge
+        size = purge.keys_per_request
+        batches = [self._keys[at : at + size] for at in range(0, len(self._keys), size)]
+        at_once = purge.requests_at_once * self._site.spark.sparkContext.defaultParallelism
+        with ThreadPoolExecutor(at_once) as pool:
+            started = time.perf_counter()
+            list(pool.map(lambda batch: obstore.delete(self._store, batch), batches))
+            return Deleted(len(self._keys), time.perf_counter() - started)
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -1,0 +1,175 @@
+"""Canonical forms of what Iceberg metadata holds: two that mean the same have the same digest.
+
+The ids that a server assigns anew (of schemas, specs, sort orders, view versions) are never part of
+one. Field ids are only where a server keeps them: in a commit, not in a create.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from moraine.catalog.properties import is_secret_property
+
+Json = Mapping[str, Any]
+
+_DIGEST = "sha256:"
+_LONGEST_VALUE = 200
+
+
+def digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return _DIGEST + hashlib.sha256(text.encode()).hexdigest()
+
+
+def fingerprint(name: str, value: Any) -> Any:
+    """A property's value as an intent may keep it: short, and never a secret."""
+    if not isinstance(value, str):
+        return value
+    # A value that looks like a digest becomes one, so that none can pass for another's.
+    plain = len(value) <= _LONGEST_VALUE and not value.startswith(_DIGEST)
+    return value if plain and not is_secret_property(name) else digest(value)
+
+
+def fingerprints(properties: Json | None) -> dict[str, Any]:
+    return {name: fingerprint(name, value) for name, value in (properties or {}).items()}
+
+
+def trim(location: str | None) -> str | None:
+    """Servers differ in whether they keep a location's trailing slash."""
+    return location.rstrip("/") if location else location
+
+
+# --- Schemas --------------------------------------------------------------------------------
+
+
+def schema_digest(schema: Json, *, with_ids: bool) -> str:
+    names = column_names(schema)
+    identifiers = sorted(names.get(key, str(key)) for key in _ids(schema, "identifier-field-ids"))
+    return digest([_fields_shape(schema.get("fields"), with_ids), identifiers])
+
+
+def column_names(schema: Json) -> dict[Any, str]:
+    """The full name of every field by its id, nested ones included."""
+    return dict(_named_ids({**schema, "type": "struct"}, ""))
+
+
+def _type_shape(kind: Any, with_ids: bool) -> Any:
+    match kind:
+        case str():
+            return "".join(kind.split()).lower()  # `decimal(9,2)` is `decimal(9, 2)`
+        case {"type": "struct"}:
+            return ["struct", _fields_shape(kind.get("fields"), with_ids)]
+        case {"type": "list"}:
+            return ["list", *_nested_shape(kind, "element", with_ids)]
+        case {"type": "map"}:
+            key, value = (_nested_shape(kind, role, with_ids) for role in ("key", "value"))
+            return ["map", *key, *value]
+        case _:
+            return kind
+
+
+def _nested_shape(kind: Json, role: str, with_ids: bool) -> list[Any]:
+    own_id = kind.get(f"{role}-id") if with_ids else None
+    return [own_id, bool(kind.get(f"{role}-required")), _type_shape(kind.get(role), with_ids)]
+
+
+def _fields_shape(fields: Any, with_ids: bool) -> list[Any]:
+    return [_field_shape(field, with_ids) for field in _objects(fields)]
+
+
+def _field_shape(field: Json, with_ids: bool) -> list[Any]:
+    return [
+        field.get("id") if with_ids else None,
+        field.get("name"),
+        bool(field.get("required")),
+        _type_shape(field.get("type"), with_ids),
+        field.get("doc") or None,
+        field.get("initial-default"),
+        field.get("write-default"),
+    ]
+
+
+def _named_ids(kind: Any, above: str) -> Iterator[tuple[Any, str]]:
+    match kind:
+        case {"type": "struct"}:
+            parts = [
+                (field.get("id"), field.get("name"), field.get("type"))
+                for field in _objects(kind.get("fields"))
+            ]
+        case {"type": "list" | "map"}:
+            roles = ("element",) if kind["type"] == "list" else ("key", "value")
+            parts = [(kind.get(f"{role}-id"), role, kind.get(role)) for role in roles]
+        case _:
+            return
+    for own_id, name, nested in parts:
+        full_name = f"{above}{name}"
+        if isinstance(own_id, int):
+            yield own_id, full_name
+        yield from _named_ids(nested, f"{full_name}.")
+
+
+# --- Partition specs and sort orders --------------------------------------------------------
+
+
+def spec_digest(spec: Json | None, names: Mapping[Any, str] | None = None) -> str:
+    """`names` of the columns where their ids cannot be relied on. No spec is an empty one."""
+    return digest(
+        [
+            [_sources(field, names), _word(field.get("transform")), field.get("name")]
+            for field in _objects((spec or {}).get("fields"))
+        ]
+    )
+
+
+def order_digest(order: Json | None, names: Mapping[Any, str] | None = None) -> str:
+    """Likewise: no order is an unsorted one."""
+    return digest(
+        [
+            [
+                _sources(field, names),
+                *(_word(field.get(part)) for part in ("transform", "direction", "null-order")),
+            ]
+            for field in _objects((order or {}).get("fields"))
+        ]
+    )
+
+
+def _sources(field: Json, names: Mapping[Any, str] | None) -> list[Any]:
+    """A transform of several columns has `source-ids`; of one, either."""
+    ids = _ids(field, "source-ids") or [field.get("source-id")]
+    return [names.get(key, key) if names and isinstance(key, int) else key for key in ids]
+
+
+# --- Views ----------------------------------------------------------------------------------
+
+
+def version_digest(version: Json) -> str:
+    """What a view's version says, whoever wrote it and when: servers make `summary` anew."""
+    representations = [
+        {**item, "dialect": _word(item.get("dialect"))}
+        for item in _objects(version.get("representations"))
+    ]
+    return digest(
+        [
+            sorted(digest(item) for item in representations),
+            version.get("default-catalog"),
+            version.get("default-namespace") or [],
+        ]
+    )
+
+
+def _word(value: Any) -> Any:
+    return value.strip().lower() if isinstance(value, str) else value
+
+
+def _ids(value: Json, name: str) -> list[int]:
+    ids = value.get(name)
+    return [key for key in ids if isinstance(key, int)] if isinstance(ids, list) else []
+
+
+def _objects(value: Any) -> list[Json]:
+    """Metadata is read as far as it is understood: what is no object has no shape."""
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []

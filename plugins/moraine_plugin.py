@@ -1,14 +1,15 @@
-"""Mounts Moraine's API in Airflow's api-server."""
+"""Mounts Moraine's apps in Airflow's api-server."""
 
 from typing import Any, ClassVar
 
 from airflow.plugins_manager import AirflowPlugin
 
-from moraine.api.app import MOUNT_PATH, create_app
+from moraine.api.app import create_apps
 
 
 class MorainePlugin(AirflowPlugin):
     name = "moraine"
     fastapi_apps: ClassVar[list[Any]] = [
-        {"name": "moraine-delegation", "app": create_app(), "url_prefix": MOUNT_PATH}
+        {"name": f"moraine {path}", "app": app, "url_prefix": path}
+        for path, app in create_apps().items()
     ]

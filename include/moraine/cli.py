@@ -192,6 +192,7 @@ def api(
         host=host or settings.api.host,
         port=port or settings.api.port,
         log_config=None,
+        server_header=False,  # the gateway's answers have that of the catalog
     )
 
 

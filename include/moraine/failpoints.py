@@ -7,6 +7,7 @@ which then appears, is removed again.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -30,3 +31,9 @@ def failpoint(name: str) -> None:
     give_up_at = time.monotonic() + _HOLD_LIMIT
     while held.exists() and time.monotonic() < give_up_at:
         time.sleep(0.02)
+
+
+async def async_failpoint(name: str) -> None:
+    """The same where others go on while one is held."""
+    if "MORAINE_FAILPOINTS" in os.environ:
+        await asyncio.to_thread(failpoint, name)

@@ -244,6 +244,65 @@ class PurgeSettings(Section):
     )
 
 
+class CleanupSettings(Section):
+    enabled: bool = True
+    batch: int = Field(1000, ge=1, description="Records removed in one statement")
+
+
+class IdempotencySettings(Section):
+    """Requests with an Idempotency-Key."""
+
+    enabled: bool = True
+    lifetime: Duration = Field(
+        timedelta(minutes=30), description="How long clients may reuse a key"
+    )
+    grace: Duration = Field(timedelta(minutes=5), description="How much longer it is known here")
+    key_format: Literal["any", "uuid", "uuid7"] = "any"
+    check_payload: bool = Field(True, description="Refuse a key with another payload")
+    wait: Duration = Field(
+        timedelta(seconds=5), description="How long a duplicate waits for the first one's result"
+    )
+    lease: Duration = Field(
+        timedelta(seconds=30), description="Without a heartbeat for so long, an execution is lost"
+    )
+    max_stored_bytes: int = Field(
+        4 << 20, ge=0, description="A larger answer, compressed, is made anew for a replay"
+    )
+    cleanup: CleanupSettings = CleanupSettings()
+
+    @field_validator("lifetime", "lease")
+    @classmethod
+    def _positive(cls, given: timedelta) -> timedelta:
+        if not given:
+            raise ValueError("must be longer than nothing")
+        return given
+
+
+class GatewayPurgeSettings(Section):
+    """What becomes of a DELETE with purgeRequested=true."""
+
+    task_type: Literal["delegated", "local"] = "delegated"
+    mode: Literal["synchronous", "fire-and-forget"] = "synchronous"
+    wait_limit: Duration = Field(
+        timedelta(hours=1), description="How long a synchronous drop may take"
+    )
+
+
+class GatewaySettings(Section):
+    """The gateway in front of the configured catalogs."""
+
+    enabled: bool = True
+    default_catalog: str = Field("", description="Who answers below /catalog/v1")
+    public_uri: Address = Field("", description="How clients reach /catalog, if not as they say")
+    max_body_bytes: int = Field(64 << 20, ge=1)
+    max_connections: int = Field(200, ge=1, description="To all catalogs, from one process")
+    connect_timeout: Duration = timedelta(seconds=5)
+    read_timeout: Duration = Field(
+        timedelta(minutes=2), description="How long a catalog may be silent"
+    )
+    purge: GatewayPurgeSettings = GatewayPurgeSettings()
+
+
 class PortSettings(Section):
     """Where the embedded stack listens, on 127.0.0.1 only."""
 
@@ -292,6 +351,8 @@ class Settings(BaseSettings):
     delegation: DelegationSettings = DelegationSettings()
     catalogs: dict[str, CatalogSettings] = {}
     purge: PurgeSettings = PurgeSettings()
+    idempotency: IdempotencySettings = IdempotencySettings()
+    gateway: GatewaySettings = GatewaySettings()
     stack: StackSettings = StackSettings()
 
     def catalog(self, name: str) -> CatalogSettings:

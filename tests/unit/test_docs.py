@@ -141,7 +141,11 @@ def import_everything() -> None:
 
 def test_every_error_code_is_documented_with_its_status() -> None:
     import_everything()
-    expected = {error.code: str(error.http_status) for error in all_errors()}
+    expected = {
+        error.code: str(error.http_status)
+        for error in all_errors()
+        if not error.__module__.startswith("moraine.gateway")  # it answers in Iceberg's form
+    }
     expected |= {code: str(status) for status, code in api_errors._CODES.items()}
     expected["HTTP_ERROR"] = "any other"
     text = read("docs/api.md").split("\n## Errors")[1]

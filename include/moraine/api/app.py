@@ -1,53 +1,61 @@
-"""Assembles the app. Airflow mounts it as a plugin; `moraine api` serves it alone."""
+"""Assembles the apps. Airflow mounts them as a plugin; `moraine api` serves them alone."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.applications import Starlette
 from starlette.routing import Mount
+from starlette.types import Receive, Scope, Send
 
 from moraine import operations
 from moraine.api import health, openapi
-from moraine.api.auth import Access, Authenticator
-from moraine.api.context import Context
+from moraine.api.auth import Access
 from moraine.api.errors import install_error_handlers
-from moraine.api.metrics import LedgerMetrics
-from moraine.api.probe import Probe
-from moraine.dag_runs import AirflowSession, DagRuns
-from moraine.settings import Settings, get_settings
+from moraine.api.services import Services
+from moraine.settings import Settings
 from moraine.tasks import routes
-from moraine.tasks.feed import TaskFeed
-from moraine.tasks.service import TaskService
-from moraine.tasks.store import TaskStore, open_pool
+from moraine.tasks.keyed import KeyedTasks
 
 MOUNT_PATH = "/delegation-service/api"
-_PATIENCE = timedelta(seconds=2)
+GATEWAY_PATH = "/catalog"
 
 
-def create_app(settings: Settings | None = None) -> FastAPI:
+def create_apps(settings: Settings | None = None) -> dict[str, FastAPI]:
+    """The apps of one process, by the path where each is mounted."""
+    services = Services(settings)
+    return {MOUNT_PATH: create_app(services), GATEWAY_PATH: GatewayApp(services)}
+
+
+def create_app(services: Services | None = None) -> FastAPI:
+    services = services or Services()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with services.use() as context:
+            app.state.context = context
+            yield
+
     app = FastAPI(
         title="Moraine Delegation Service",
         version="1.0.0",
         summary="Heavy work for Iceberg catalogs, done once whatever crashes",
         license_info={"name": "Apache 2.0", "identifier": "Apache-2.0"},
-        lifespan=_lifespan,
+        lifespan=lifespan,
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
         # A redirect is built from the Host header, which is the caller's.
         redirect_slashes=False,
     )
-    app.state.settings = settings
     app.include_router(routes.router)
     app.include_router(health.router)
     install_error_handlers(app)
+    app.add_middleware(KeyedTasks)
 
     @app.get("/openapi.json", include_in_schema=False, dependencies=[routes.requires(Access.READ)])
     async def document() -> dict[str, Any]:
@@ -56,16 +64,39 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     return app
 
 
+class GatewayApp(FastAPI):
+    """The gateway as Airflow wants it: an app with a lifespan. Requests go past all the rest of
+    FastAPI, which would only take time."""
+
+    def __init__(self, services: Services) -> None:
+        super().__init__(lifespan=self._lifespan, openapi_url=None)
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self.state.context.gateway(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
+        async with self._services.use() as context:
+            self.state.context = context
+            yield
+
+
 def create_standalone_app(settings: Settings | None = None) -> Starlette:
-    """The same app at the same path, without Airflow's web server."""
-    app = create_app(settings)
+    """The same apps at the same paths, without Airflow's web server."""
+    apps = create_apps(settings)
 
     @contextlib.asynccontextmanager
     async def lifespan(_outer: Starlette) -> AsyncIterator[None]:
-        async with app.router.lifespan_context(app):
+        async with contextlib.AsyncExitStack() as stack:
+            for app in apps.values():
+                await stack.enter_async_context(app.router.lifespan_context(app))
             yield
 
-    outer = Starlette(routes=[Mount(MOUNT_PATH, app)], lifespan=lifespan)
+    outer = Starlette(routes=[Mount(path, app) for path, app in apps.items()], lifespan=lifespan)
     outer.router.redirect_slashes = False
     install_error_handlers(outer)
     return outer
@@ -84,33 +115,3 @@ def openapi_document(app: FastAPI | None = None) -> dict[str, Any]:
     )
     openapi.complete(document, operations.OPERATIONS)
     return document
-
-
-@contextlib.asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    settings: Settings = app.state.settings or get_settings()
-    url = settings.ledger.url.get_secret_value()
-    lease = settings.delegation.task.lease.lost_timeout_duration
-    with open_pool(url, size=settings.ledger.pool_size) as pool:
-        store = TaskStore(pool, lease=lease, patience=_PATIENCE)
-        dag_runs = DagRuns(AirflowSession(settings.airflow))
-        feed = TaskFeed(url, store)
-        app.state.context = Context(
-            settings=settings,
-            service=TaskService(store, dag_runs, operations.OPERATIONS, settings),
-            feed=feed,
-            probes={
-                "ledger": Probe("ledger", store.ping),
-                "airflow": Probe("airflow", dag_runs.ping),
-                "notifications": Probe("notifications", feed.check),
-            },
-            authenticator=Authenticator(settings.api, operations.purge.OPERATION.dag_id),
-            metrics=LedgerMetrics(store, settings.api.metrics_cache_duration.total_seconds()),
-        )
-        listening = asyncio.create_task(feed.run())
-        try:
-            yield
-        finally:
-            listening.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await listening

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
-from starlette.requests import ClientDisconnect
+from starlette.types import Receive
 
 from moraine.errors import BadRequest, PayloadTooLarge, UnsupportedMediaType, ValidationFailed
 from moraine.validation import explain
@@ -21,7 +21,8 @@ async def read_model(request: Request, model: type[M], max_bytes: int) -> M:
     charset = parameters.strip().lower().removeprefix("charset=").strip('"')
     if media_type.strip().lower() != "application/json" or charset not in ("", "utf-8", "utf8"):
         raise UnsupportedMediaType()
-    body = await _read_bounded(request, max_bytes)
+    declared = request.headers.get("content-length", "")
+    body = await read_bounded(request.receive, declared, max_bytes)
     if not body.strip():
         raise BadRequest("The request has no body.")
     try:
@@ -54,17 +55,19 @@ def _refuse_repeated_names(body: bytes) -> None:
     json.loads(body, object_pairs_hook=check, parse_int=len, parse_float=len)
 
 
-async def _read_bounded(request: Request, max_bytes: int) -> bytes:
+async def read_bounded(receive: Receive, declared: str, max_bytes: int) -> bytes:
+    """A whole body of at most so many bytes. `declared` is its Content-Length, if it has one."""
     too_large = PayloadTooLarge(f"The body is larger than {max_bytes} bytes.")
-    declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > max_bytes:
         raise too_large
     body = bytearray()
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > max_bytes:
-                raise too_large
-    except ClientDisconnect:
-        raise BadRequest("The caller hung up before the body was complete.") from None
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise BadRequest("The caller hung up before the body was complete.")
+        body += message.get("body", b"")
+        if len(body) > max_bytes:
+            raise too_large
+        more = message.get("more_body", False)
     return bytes(body)

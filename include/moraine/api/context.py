@@ -14,6 +14,9 @@ from fastapi import Request
 from moraine.api.auth import Authenticator
 from moraine.api.metrics import LedgerMetrics
 from moraine.api.probe import Probe
+from moraine.gateway.hiding import HiddenTables
+from moraine.gateway.service import Gateway
+from moraine.idempotency.layer import Layer
 from moraine.settings import Settings
 from moraine.tasks.feed import TaskFeed
 from moraine.tasks.service import TaskService
@@ -22,14 +25,17 @@ T = TypeVar("T")
 _THREADS = 32
 
 
-@dataclass(frozen=True)
+@dataclass
 class Context:
     settings: Settings
     service: TaskService
     feed: TaskFeed
+    hidden: HiddenTables
+    layer: Layer
     probes: dict[str, Probe]
     authenticator: Authenticator
     metrics: LedgerMetrics
+    gateway: Gateway = field(init=False)
     # Of our own: the host app's threads serve the calls that ours make back to it, so taking
     # all of them would be a deadlock.
     threads: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(_THREADS))

@@ -33,16 +33,25 @@ def install_error_handlers(app: Starlette) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
-async def _moraine_error(_request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, MoraineError)
+def response_to(error: MoraineError) -> JSONResponse:
+    headers = {}
+    if isinstance(error, Unauthorized):
+        headers["WWW-Authenticate"] = "Bearer"
+    if retry_after := getattr(error, "retry_after", None):
+        headers["Retry-After"] = str(retry_after)
     return error_response(
         error.http_status,
         error.code,
         str(error),
         details=error.details,
         delegation_task_id=getattr(error, "task_id", None),
-        headers={"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthorized) else None,
+        headers=headers or None,
     )
+
+
+async def _moraine_error(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, MoraineError)
+    return response_to(error)
 
 
 async def _invalid_parameters(_request: Request, error: Exception) -> JSONResponse:

@@ -5,20 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from uuid import UUID
 
-import psycopg
-
 from moraine.errors import LedgerUnavailable
-from moraine.log import get_logger
+from moraine.listening import Listener
 from moraine.tasks.model import Task
 from moraine.tasks.store import TaskStore
 
-log = get_logger(__name__)
-
 CHANNEL = "moraine_tasks"
-_RECONNECT_AFTER = 1.0
 _CHUNK = 1000
 
 
@@ -33,6 +28,16 @@ class Subscription:
         self._task = task
         self._changed.set()
 
+    async def until_terminal(self, limit: float) -> Task | None:
+        """The task once it has ended, or None if it has not after so many seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                while True:
+                    task = await self.next()
+                    if task is not None and task.status.terminal:
+                        return task
+        return None
+
     async def next(self, timeout: float | None = None) -> Task | None:
         """The task once it changes, or None after the timeout."""
         try:
@@ -44,11 +49,7 @@ class Subscription:
 
 
 class TaskFeed:
-    """However many wait, a change costs one query for all the tasks that changed.
-
-    A notification can be lost while the connection is; so after every connect, and every
-    `poll_interval` seconds, all tasks that somebody waits for are looked at again.
-    """
+    """However many wait, a change costs one query for all the tasks that changed."""
 
     def __init__(
         self,
@@ -57,15 +58,13 @@ class TaskFeed:
         *,
         poll_interval: float = 15.0,
     ) -> None:
-        self._url = ledger_url
         self._store = store
-        self._poll_interval = poll_interval
-        self._listening = False
+        self._listener = Listener(ledger_url, CHANNEL, poll_interval=poll_interval)
         self._waiting: dict[UUID, set[Subscription]] = defaultdict(set)
 
     def check(self) -> None:
         """Raise if nobody would be told of a change right now."""
-        if not self._listening:
+        if not self._listener.listening:
             raise LedgerUnavailable("The notification connection is down; it is being remade.")
 
     @contextlib.contextmanager
@@ -81,35 +80,13 @@ class TaskFeed:
 
     async def run(self) -> None:
         """Listen until cancelled."""
-        while True:
-            try:
-                connection = await psycopg.AsyncConnection.connect(
-                    self._url, autocommit=True, application_name="moraine-feed", connect_timeout=5
-                )
-                async with connection:
-                    await connection.execute(f"LISTEN {CHANNEL}")
-                    self._listening = True
-                    while True:
-                        await self._tell(set(self._waiting))
-                        async for changed in self._batches(connection):
-                            await self._tell(changed & self._waiting.keys())
-            except (psycopg.Error, LedgerUnavailable) as error:
-                self._listening = False
-                log.warning("feed.reconnect", error=type(error).__name__)
-                await asyncio.sleep(_RECONNECT_AFTER)
+        await self._listener.run(self._look)
 
-    async def _batches(self, connection: psycopg.AsyncConnection) -> AsyncIterator[set[UUID]]:
-        """Ids of changed tasks as they come in, until it is time to poll.
-
-        Changes that came in while the last ones were looked up are one batch.
-        """
-        loop = asyncio.get_running_loop()
-        end = loop.time() + self._poll_interval
-        while (left := end - loop.time()) > 0:
-            changed: set[UUID] = set()
-            async for notification in connection.notifies(timeout=left, stop_after=1):
-                changed |= _task_ids(notification.payload)
-            yield changed
+    async def _look(self, announced: list[str] | None) -> None:
+        changed = set(self._waiting)
+        if announced is not None:
+            changed &= set().union(*map(_task_ids, announced))
+        await self._tell(changed)
 
     async def _tell(self, task_ids: set[UUID]) -> None:
         wanted = list(task_ids)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 from uuid import UUID
@@ -24,7 +23,6 @@ from moraine.errors import (
     http_status_of,
 )
 from moraine.log import get_logger
-from moraine.tasks.feed import Subscription
 from moraine.tasks.model import Status, Task, TaskFilter, TaskVersion
 from moraine.tasks.schemas import (
     ExecutionResult,
@@ -160,7 +158,13 @@ async def submission_of(request: Request, context: Ctx) -> Submission:
     )
 
 
+def given_id(request: Request) -> UUID | None:
+    """The id that a new task must have, where one was reserved for it with its key."""
+    return getattr(request.state, "task_id", None)
+
+
 Body = Annotated[Submission, Depends(submission_of)]
+GivenId = Annotated[UUID | None, Depends(given_id)]
 
 
 @router.post(
@@ -172,14 +176,16 @@ Body = Annotated[Submission, Depends(submission_of)]
     openapi_extra=_BODY,
     dependencies=[executing],
 )
-async def execute_synchronously(submission: Body, context: Ctx) -> Any:
+async def execute_synchronously(submission: Body, context: Ctx, task_id: GivenId) -> Any:
     """Holds the connection until the task is terminal, over its retries, up to
     `delegation.synchronous.wait-limit`. The task goes on if the caller hangs up."""
-    task = await context.in_thread(context.service.admit, submission)
+    task = await context.in_thread(context.service.admit, submission, task_id=task_id)
     with context.feed.subscribe(task.task_id) as subscription:
-        await context.in_thread(context.service.launch, task)
         limit = context.settings.delegation.synchronous.wait_limit.total_seconds()
-        ended = await _wait_until_terminal(subscription, limit)
+        ended = task if task.status.terminal else None
+        if ended is None:
+            await context.in_thread(context.service.launch, task)
+            ended = await subscription.until_terminal(limit)
     if ended is None:
         return error_response(
             SyncWaitExceeded.http_status,
@@ -210,12 +216,13 @@ async def execute_synchronously(submission: Body, context: Ctx) -> Any:
 async def submit(
     submission: Body,
     context: Ctx,
+    task_id: GivenId,
     request: Request,
     response: Response,
     afterwards: BackgroundTasks,
 ) -> TaskAcceptedResponse:
     """The task is in the ledger when this answers; its state is at `status_query_url`."""
-    task = await context.in_thread(context.service.admit, submission)
+    task = await context.in_thread(context.service.admit, submission, task_id=task_id)
     # The answer does not wait for Airflow: the task is safe, and a sweep would start it too.
     afterwards.add_task(context.in_thread, context.service.launch, task)
     url = f"{request.scope.get('root_path', '')}/v1/tasks/{task.task_id}"
@@ -364,17 +371,6 @@ def _state_event(row: TaskVersion) -> ServerSentEvent:
     # As a dict, because that is written in ASCII: a line separator in a text would end the line.
     data = VersionRecord.of(row).model_dump(mode="json")
     return ServerSentEvent(event="state", id=str(row.version), data=data)
-
-
-async def _wait_until_terminal(subscription: Subscription, limit: float) -> Task | None:
-    try:
-        async with asyncio.timeout(limit):
-            while True:
-                task = await subscription.next()
-                if task is not None and task.status.terminal:
-                    return task
-    except TimeoutError:
-        return None
 
 
 def _outcome(task: Task) -> TaskSuccessResponse | JSONResponse:

@@ -10,7 +10,13 @@ from uuid import UUID
 
 import uuid6
 
-from moraine.errors import LeaseLost, MoraineError, RealmMismatch, TaskConflict
+from moraine.errors import (
+    AlreadyInProgress,
+    LeaseLost,
+    MoraineError,
+    RealmMismatch,
+    TaskConflict,
+)
 from moraine.log import get_logger
 from moraine.settings import Settings
 from moraine.storage.files import remove_folder, task_folder
@@ -19,6 +25,11 @@ from moraine.tasks.operation import Operation, Parameters, Registry
 from moraine.tasks.store import TaskStore
 
 log = get_logger(__name__)
+
+_RE_DRIVEN = "re-driven on request"
+_BROUGHT_FORWARD = "retry brought forward on request"
+ON_REQUEST = (_RE_DRIVEN, _BROUGHT_FORWARD)
+"""Why a task is runnable that nobody but a caller made so."""
 
 
 class Launcher(Protocol):
@@ -49,17 +60,24 @@ class TaskService:
         self.settings = settings
         self._launcher = launcher
 
-    def admit(self, submission: Submission, *, parent_id: UUID | None = None) -> Task:
-        """Write the task down. Nothing else has happened before that."""
+    def admit(
+        self,
+        submission: Submission,
+        *,
+        parent_id: UUID | None = None,
+        task_id: UUID | None = None,
+    ) -> Task:
+        """Write the task down. Nothing else has happened before that. With an id of the caller's
+        own it is written once, however often it is asked for."""
         if submission.realm != self.settings.realm:
             raise RealmMismatch(
                 f"This deployment serves realm {self.settings.realm!r}, "
                 f"not {submission.realm[:100]!r}."
             )
         requested_at = submission.requested_at and submission.requested_at.isoformat()
-        task = self.store.add(
+        task = self._add_once(
             NewTask(
-                task_id=UUID(int=uuid6.uuid7().int),
+                task_id=task_id or UUID(int=uuid6.uuid7().int),
                 realm_id=submission.realm,
                 task_type=submission.operation.task_type,
                 task_payload={
@@ -77,6 +95,14 @@ class TaskService:
         )
         log.info("task.admitted", task_id=str(task.task_id), subject=task.subject)
         return task
+
+    def _add_once(self, task: NewTask) -> Task:
+        try:
+            return self.store.add(task)
+        except AlreadyInProgress as error:
+            if error.task_id != task.task_id:
+                raise
+            return self.store.get(task.task_id)
 
     def submit(self, submission: Submission, *, parent_id: UUID | None = None) -> Task:
         task = self.admit(submission, parent_id=parent_id)
@@ -119,12 +145,12 @@ class TaskService:
         held = Claim(task.task_id, task.version, task.lease_owner or "")
         match task.status:
             case Status.FAILURE:
-                return self.store.advance(held, Status.SUBMITTED, "re-driven on request")
+                return self.store.advance(held, Status.SUBMITTED, _RE_DRIVEN)
             case Status.RETRY_SCHEDULED:
                 return self.store.advance(
                     held,
                     Status.RETRY_SCHEDULED,
-                    "retry brought forward on request",
+                    _BROUGHT_FORWARD,
                     next_run=datetime.now(UTC),
                     error_code=task.error_code,
                     extended=task.result_extended,

@@ -47,7 +47,7 @@ from moraine.tasks.slices import Counts, Fence
 
 log = get_logger(__name__)
 
-_TAKE_OVER = "taken over after a lost lease"
+TAKE_OVER = "taken over after a lost lease"
 _CHAINS = {
     "claim": ("pick_oldest", "lease", "claimed_leases"),
     "claim_of_types": ("pick_oldest_of_types", "lease", "claimed_leases"),
@@ -68,7 +68,7 @@ def _prepare_queries() -> dict[str, bytes]:
         b"{task}": ", ".join(field.name for field in fields(Task)),
         b"{version}": ", ".join(field.name for field in fields(TaskVersion)),
         b"{leased}": ", ".join(f"'{status}'" for status in sorted(LEASED)),
-        b"{take_over}": f"'{_TAKE_OVER}'",
+        b"{take_over}": f"'{TAKE_OVER}'",
     }
     for mark, text in constants.items():
         queries = {name: query.replace(mark, text.encode()) for name, query in queries.items()}
@@ -123,7 +123,7 @@ class TaskStore:
         lease: timedelta = timedelta(hours=1),
         patience: timedelta = timedelta(0),
     ) -> None:
-        self._pool = pool
+        self.pool = pool
         self._lease = lease
         self._patience = patience.total_seconds()
 
@@ -226,7 +226,7 @@ class TaskStore:
         )
         if tasks:
             task: Task = tasks[0]
-            if task.reason == _TAKE_OVER:
+            if task.reason == TAKE_OVER:
                 _log_take_over(task_id, task.attempt_count, owner)
             return task
         if broken:
@@ -346,7 +346,7 @@ class TaskStore:
     def fence(self, claim: Claim, longest_request: timedelta) -> Fence:
         """What executors need to work under this claim."""
         return Fence(
-            ledger=SecretStr(str(self._pool.conninfo)),
+            ledger=SecretStr(str(self.pool.conninfo)),
             task_id=claim.task_id,
             version=claim.version,
             margin=longest_request,
@@ -414,7 +414,7 @@ class TaskStore:
         broken = False
         while True:
             try:
-                with self._pool.connection() as connection:
+                with self.pool.connection() as connection:
                     cursor = connection.cursor(binary=True, row_factory=rows)
                     return cursor.execute(_SQL[name], parameters).fetchall(), broken
             except _BROKEN as error:
@@ -428,7 +428,7 @@ class TaskStore:
                 if broken:
                     time.sleep(_PAUSE)
                 broken = True
-                self._pool.check()
+                self.pool.check()
 
 
 def _by_version(claims: Sequence[Claim], summary: str) -> list[Row]:

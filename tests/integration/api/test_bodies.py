@@ -294,7 +294,7 @@ def test_properties_of_the_purge(api: Api, hand: Hand) -> None:
         "VALIDATION_FAILED",
     )
     assert "unknown properties dryrun" in message
-    assert "deleteMarkerFiles, dryRun, skipTrash" in message
+    assert "deleteMarkerFiles, dropTable, dryRun, skipTrash" in message
     for name, value in (("skipTrash", "false"), ("deleteMarkerFiles", "true")):
         body = changed("operation_parameters/properties", {name: value})
         assert name in error_of(post(api, body), 400, "VALIDATION_FAILED")

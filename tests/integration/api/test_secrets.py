@@ -114,7 +114,7 @@ def test_an_unexpected_error_is_logged_without_the_callers_body(
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    def break_down(*_args: Any) -> None:
+    def break_down(*_args: Any, **_options: Any) -> None:
         raise RuntimeError("a bug")
 
     monkeypatch.setattr("moraine.tasks.service.TaskService.admit", break_down)

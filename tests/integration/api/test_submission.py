@@ -311,7 +311,12 @@ def test_the_seeds_own_example_is_accepted(start_api: StartApi, hand: Hand) -> N
         "request_timestamp_utc": "2025-06-11T16:21:00+00:00",
         "operation_parameters": {
             **payload["operation_parameters"],
-            "properties": {"dryRun": False, "skipTrash": True, "deleteMarkerFiles": False},
+            "properties": {
+                "dryRun": False,
+                "skipTrash": True,
+                "deleteMarkerFiles": False,
+                "dropTable": False,
+            },
         },
     }
 

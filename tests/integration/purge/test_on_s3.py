@@ -266,7 +266,7 @@ def test_a_call_that_fails_changes_nothing(
     """1: the task never reaches the ledger, so nobody works on it."""
     name = bench.write()
     before, loads = bench.objects(name), vending_catalog.loads[f"{NAMESPACE}.{name}"]
-    bench.store._pool.close()
+    bench.store.pool.close()
     with pytest.raises(Exception, match=r"closed|answer"):
         bench.submit(name)
     assert bench.objects(name) == before

@@ -242,7 +242,7 @@ def _all_connections_in_use(store: TaskStore) -> Iterator[None]:
     barrier = threading.Barrier(4)
 
     def use() -> None:
-        with store._pool.connection() as connection:
+        with store.pool.connection() as connection:
             connection.execute("SELECT 1")
             barrier.wait(timeout=10)
 

@@ -60,6 +60,11 @@ class PurgeProperties(_Model):
     delete_marker_files: Flag = Field(
         False, alias="deleteMarkerFiles", description="Files that no metadata names are left"
     )
+    drop_table: Flag = Field(
+        False,
+        alias="dropTable",
+        description="Drop the table's entry in the catalog once its files are gone",
+    )
 
     @field_validator("skip_trash")
     @classmethod
@@ -105,6 +110,9 @@ class PurgeParameters(_Model, Parameters):
     metadata_location: Text | None = None
     metadata: PinnedMetadata | None = None
     properties: PurgeProperties = PurgeProperties()
+    tombstone: bool | None = Field(
+        None, description="Set by the gateway: purge only while it hides the table from others"
+    )
     config: dict[str, Any] | None = Field(
         None, exclude=True, description="Accepted and dropped: credentials come from loadTable"
     )

@@ -14,13 +14,14 @@ from moraine.catalog.client import LoadedTable, RestCatalog, table_locations
 from moraine.catalog.siblings import SiblingCheck, find_overlap
 from moraine.errors import (
     FilesRemain,
+    MoraineError,
     StorageRefused,
     StorageUnavailable,
     WorkerLost,
 )
 from moraine.failpoints import failpoint
 from moraine.log import get_logger
-from moraine.operations.purge import deletion, report, safety
+from moraine.operations.purge import deletion, dropping, report, safety
 from moraine.operations.purge.executor import Left, Order, SliceWork
 from moraine.operations.purge.inventory import Reach, list_outsiders, write_inventory
 from moraine.operations.purge.order import ROOT, FileKind
@@ -57,6 +58,7 @@ def acquire(worker: Worker, task_id: UUID) -> Task | None:
     failpoint("purge.acquire.claimed")
     with worker.working_on(task_id) as work:
         log.info("purge.acquire", task_id=str(task_id), table=task.subject, owner=worker.owner)
+        dropping.require_tombstone(worker, task)
         at_hand = TableAtHand.of(worker, task)
         table = at_hand.load()
         if table is None:
@@ -214,7 +216,15 @@ def settle(worker: Worker, task_id: UUID) -> tuple[Task, bool]:
         return worker.succeed(claim, summary, report.dry_run_outcome(task)), True
     if inventory and is_verified(task):
         result = report.outcome(worker.store, task)
-        return worker.succeed(claim, _in_words(result), result), True
+        words = _in_words(result)
+        if parameters_of(task).properties.drop_table:
+            try:
+                dropping.drop_from_catalog(worker, task)
+            except MoraineError as error:
+                return worker.fail(claim, task, error, result), True
+            result |= {"table_dropped": True}
+            words += " The catalog has dropped the table."
+        return worker.succeed(claim, words, result), True
     lost = WorkerLost("A step of this attempt ended without a word; its process was lost.")
     return worker.fail(claim, task, lost, report.outcome(worker.store, task) or None), True
 

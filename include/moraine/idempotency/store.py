@@ -1,0 +1,170 @@
+"""The records of keyed requests: the only place that speaks SQL about them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from moraine.errors import LedgerUnavailable
+from moraine.idempotency.model import Claim, Record, Response, Scope
+from moraine.log import get_logger
+from moraine.sql import load_queries
+
+log = get_logger(__name__)
+
+_BROKEN = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout)
+_FAST = 1  # of zlib: a second of it packs some hundred megabytes
+
+
+def _prepare_queries() -> dict[str, bytes]:
+    this = " AND ".join(f"{name} = %({name})s" for name in Scope._fields)
+    held = f"{this} AND owner = %(owner)s AND attempts = %(attempts)s AND http_status IS NULL"
+    return {
+        name: query.replace(b"{this}", this.encode()).replace(b"{held}", held.encode())
+        for name, query in load_queries("moraine.idempotency", "queries.sql").items()
+    }
+
+
+_SQL = _prepare_queries()
+
+
+@asynccontextmanager
+async def open_async_pool(url: str, *, size: int) -> AsyncIterator[AsyncConnectionPool[Any]]:
+    pool: AsyncConnectionPool[Any] = AsyncConnectionPool(
+        url,
+        min_size=1,
+        max_size=size,
+        timeout=5.0,
+        open=False,
+        kwargs={"autocommit": True, "application_name": "moraine", "connect_timeout": 5},
+    )
+    async with pool:
+        yield pool
+
+
+class RecordStore:
+    """`lease` is how long an execution counts as alive without a heartbeat, `keep` how long a key
+    is known."""
+
+    def __init__(
+        self,
+        pool: AsyncConnectionPool[Any],
+        *,
+        lease: timedelta,
+        keep: timedelta,
+        most_bytes: int,
+    ) -> None:
+        self._pool = pool
+        self._lease = lease
+        self._keep = keep
+        self._most_bytes = most_bytes
+
+    async def reserve(
+        self, scope: Scope, payload_hash: str, intent: dict[str, Any]
+    ) -> Claim | None:
+        """Accept a new key. None: the key is known."""
+        owner = str(uuid4())
+        rows = await self._run(
+            "reserve",
+            **scope._asdict(),
+            payload_hash=payload_hash,
+            intent=Jsonb(intent),
+            owner=owner,
+            lease=self._lease,
+            keep=self._keep,
+        )
+        return Claim(scope, owner, 1) if rows else None
+
+    async def find(self, scope: Scope) -> Record | None:
+        rows = await self._run("find", **scope._asdict())
+        if not rows:
+            return None
+        row = rows[0]
+        if row["response_body"] is not None:
+            row["response_body"] = zlib.decompress(row["response_body"])
+        return Record(**row)
+
+    async def take_over(self, scope: Scope, attempts: int) -> Claim | None:
+        """Take an abandoned key, as it was seen after so many attempts."""
+        owner = str(uuid4())
+        rows = await self._run(
+            "take_over", **scope._asdict(), attempts=attempts, owner=owner, lease=self._lease
+        )
+        return Claim(scope, owner, rows[0]["attempts"]) if rows else None
+
+    async def finalize(self, claim: Claim, response: Response) -> bool:
+        """Keep the outcome. False: somebody else has taken the key over."""
+        packed = None if response.rest else zlib.compress(response.body, _FAST)
+        if packed is not None and len(packed) > self._most_bytes:
+            packed = None
+        return await self._change(
+            "finalize",
+            claim,
+            status=response.status,
+            headers=Jsonb(dict(response.headers)),
+            body=packed,
+        )
+
+    async def abandon(self, claim: Claim) -> bool:
+        return await self._change("abandon", claim)
+
+    async def release(self, claim: Claim) -> bool:
+        return await self._change("release", claim)
+
+    async def heartbeat(self, claims: Iterable[Claim]) -> None:
+        owners = [claim.owner for claim in claims]
+        await self._run("heartbeat", owners=owners, lease=self._lease)
+
+    async def abandoned(
+        self, realm: str, *, quiet: timedelta, limit: int
+    ) -> list[tuple[Scope, dict[str, Any], int]]:
+        """Keys that nobody has come back for, with their intents and attempts."""
+        rows = await self._run("abandoned", realm_id=realm, quiet=quiet, limit=limit)
+        return [
+            (Scope(*(row[name] for name in Scope._fields)), row["intent"], row["attempts"])
+            for row in rows
+        ]
+
+    async def remove_expired(self, limit: int) -> int:
+        return len(await self._run("remove_expired", limit=limit))
+
+    async def ping(self) -> None:
+        await self._run("ping")
+
+    async def _change(self, name: str, claim: Claim, **parameters: Any) -> bool:
+        rows = await self._run(
+            name,
+            **claim.scope._asdict(),
+            owner=claim.owner,
+            attempts=claim.attempts,
+            **parameters,
+        )
+        return bool(rows)
+
+    async def _run(self, name: str, **parameters: Any) -> list[dict[str, Any]]:
+        """Tried twice: the pool may hold a connection that died while nobody used it. Each
+        statement may be repeated: a reservation finds itself, any other finds no row."""
+        for last in (False, True):
+            try:
+                async with self._pool.connection() as connection:
+                    cursor = connection.cursor(binary=True, row_factory=dict_row)
+                    await cursor.execute(_SQL[name], parameters)
+                    rows: list[dict[str, Any]] = await cursor.fetchall()
+                    return rows
+            except _BROKEN as error:
+                if last or isinstance(error, PoolTimeout):
+                    raise LedgerUnavailable(
+                        "The ledger's database does not answer.", details=type(error).__name__
+                    ) from error
+                log.warning("idempotency.retry", query=name, error=type(error).__name__)
+                await self._pool.check()
+        raise AssertionError("unreachable")

@@ -17,7 +17,7 @@ from requests.adapters import HTTPAdapter
 from requests.utils import rewind_body
 
 from moraine.catalog.answers import keep_body, read_error, read_object, words_of
-from moraine.catalog.config import ConfigCache, Place, ServerConfig
+from moraine.catalog.config import ConfigCache, Place, ServerConfig, is_suspect
 from moraine.catalog.endpoints import Endpoint, find_mutation
 from moraine.catalog.errors import (
     KEY_HEADER,
@@ -49,8 +49,6 @@ log = logging.getLogger(__name__)
 _MOST_BYTES = 256 << 20
 _MOST_CONFIG_BYTES = 4 << 20
 _OF_A_BODY = ("Content-Length", "Content-Type", "Transfer-Encoding", KEY_HEADER)
-# After these it may have become another server, with other routes.
-_SUSPECT = {400, 404, 405, 406, 501}
 _RAISED: dict[str, type[CatalogError]] = {
     IN_PROGRESS: RequestInProgress,
     REPLAY_FAILED: ReplayFailed,
@@ -130,7 +128,7 @@ class IdempotentAdapter(HTTPAdapter):
             if _can_be_sent_again(request):
                 policy, window = self._policy, lifetime.total_seconds()
         response = self._repeat(request, options, judge_mutation, policy, window)
-        if response.status_code in _SUSPECT and not _names_what_is_missing(response):
+        if is_suspect(response.status_code, str(read_error(response).get("type"))):
             self.configs.forget(place)
         return response
 
@@ -200,8 +198,9 @@ class IdempotentAdapter(HTTPAdapter):
         """The uri of the catalog that the request would change; None if it changes none."""
         url, method = str(request.url).partition("?")[0], str(request.method)
         if self._uri:
-            below = url.removeprefix(self._uri)
-            return self._uri if below != url and find_mutation(method, below) == "" else None
+            start, below = url[: len(self._uri)], url[len(self._uri) :]
+            ours = start.lower() == self._uri.lower()  # requests writes hosts in lower case
+            return self._uri if ours and find_mutation(method, below) == "" else None
         parts = urlsplit(url)
         path = find_mutation(method, parts.path)
         return None if path is None else f"{parts.scheme}://{parts.netloc}{path}"
@@ -274,10 +273,6 @@ def _subtype(response: requests.Response) -> str:
         return ""
     error = read_error(response)
     return str(error.get("subtype") or error.get("type") or "")
-
-
-def _names_what_is_missing(response: requests.Response) -> bool:
-    return str(read_error(response).get("type")).startswith("NoSuch")
 
 
 def _retry_after(outcome: Outcome) -> float:

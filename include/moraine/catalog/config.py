@@ -17,6 +17,7 @@ from moraine.catalog.properties import as_texts
 _LIFETIME = "idempotency-key-lifetime"
 _SUPPORTED = "idempotency-key-supported"
 _MOST_AGE = 3600.0
+_SUSPECT = {400, 404, 405, 406, 501}
 _durations = TypeAdapter(timedelta)
 
 Place = tuple[str, str]
@@ -77,6 +78,14 @@ def _positive_duration(text: Any) -> timedelta | None:
 def _texts(properties: Any) -> dict[str, str]:
     texts = as_texts(properties if isinstance(properties, Mapping) else {})
     return {name: str(value) for name, value in texts.items()}
+
+
+def is_suspect(status: int, named: str) -> bool:
+    """Whether an answer looks as if the server had other routes by now than its configuration has.
+
+    `named` is the type in its error: one that knows the route says what it has not found.
+    """
+    return status in _SUSPECT and not named.startswith("NoSuch")
 
 
 class ConfigCache:

@@ -24,11 +24,18 @@ class CatalogError(MoraineError):
     http_status = 502
 
     def __init__(
-        self, message: str | None = None, *, status: int | None = None, key: str | None = None
+        self,
+        message: str | None = None,
+        *,
+        status: int | None = None,
+        named: str = "",
+        key: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         """The catalog's answer, if there was one."""
+        self.named = named
+        """The type in the catalog's error, say `NoSuchTableException`."""
         self.key = key
         """The idempotency key, if the request had one."""
 
@@ -196,9 +203,10 @@ _NOT_IMPLEMENTED = 501
 def error_for(endpoint: Endpoint, response: requests.Response) -> CatalogError:
     """The error that tells of an answer other than success."""
     status, error = response.status_code, read_error(response)
-    kind = class_for(endpoint, status, str(error.get("type") or ""))
+    named = str(error.get("type") or "")
+    kind = class_for(endpoint, status, named)
     message = f"The catalog answered {status} to {endpoint}: {words_of(response, error)}"
-    return kind(message, status=status, key=key_of(response.request))
+    return kind(message, status=status, named=named, key=key_of(response.request))
 
 
 def class_for(endpoint: Endpoint, status: int, named: str = "") -> type[CatalogError]:

@@ -93,7 +93,8 @@ class ConfigCache:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
+        # One that its holder may take again: what fetches may also find that it must forget.
+        self._lock = threading.RLock()
         self._known: dict[Place, tuple[ServerConfig, float]] = {}
 
     def get(self, place: Place, fetch: Callable[[], ServerConfig | None]) -> ServerConfig | None:

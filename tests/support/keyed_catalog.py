@@ -125,9 +125,9 @@ def reset_after(execute: Execute) -> Answer:
 
 
 def half_an_answer(execute: Execute) -> Answer:
-    """The status says success, and the body breaks off."""
+    """The status says success, and the body cannot be read to its end."""
     answer = execute()
-    return Answer(answer.status, b"8\r\n{", (JSON, ("Transfer-Encoding", "chunked")))
+    return Answer(answer.status, b"1\r\n{\r\nno chunk\r\n", (JSON, ("Transfer-Encoding", "chunked")))
 
 
 def answers(given: Answer, *, executed: bool = False) -> Fault:

@@ -51,8 +51,11 @@ def test_keys_are_supported_if_a_lifetime_is_advertised(
 
 @pytest.mark.parametrize(
     "text",
-    ["", "P", "PT", "PT0S", "-PT30M", "PT-30M", "30m", "1800", "00:30:00", "PT30M ", 1800, True]
-    + ["P99999999999D", ["PT30M"], {}],
+    [
+        *("", "P", "PT", "PT0S", "-PT30M", "PT-30M", "P99999999999D"),
+        *("30m", "1800", "00:30:00", "PT30M "),
+        *(1800, True, ["PT30M"], {}),
+    ],
 )
 def test_a_lifetime_must_be_a_positive_duration(text: Any) -> None:
     assert read_lifetime({LIFETIME: text}) is None

@@ -16,6 +16,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from moraine.catalog.adapter import IdempotentAdapter
+from moraine.catalog.auth import ClientCredentialsAuth, OAuthClient, TokenSource
 from moraine.catalog.errors import (
     AlreadyExists,
     BadRequest,
@@ -381,6 +382,19 @@ def test_one_that_stays_in_progress(
     with pytest.raises(RequestInProgress) as caught:
         make_client(keyed.url).commit_table(namespace, "t", [], SET_OWNER)
     assert set(keyed.keys) == {caught.value.key}
+
+
+def test_a_token_that_is_renewed_does_not_change_the_key(
+    make_client: MakeClient, catalog_stack: Stack, keyed: KeyedCatalog, namespace: str
+) -> None:
+    with running_realm(catalog_stack.catalog.url, Realm()) as realm:
+        oauth = OAuthClient(realm.token_uri, realm.client_id, realm.client_secret, "catalog")
+        client = make_client(keyed.url, auth=ClientCredentialsAuth(TokenSource(oauth)))
+        keyed.break_with(answers(error(401)), reset_after)
+        client.create_table(namespace, "t", SCHEMA)
+    tokens = [request.header("Authorization") for request in keyed.mutations]
+    assert tokens[0] != tokens[1] == tokens[2]
+    assert len(set(keyed.keys)) == len(keyed.executed) == 1
 
 
 # --- Without keys ---------------------------------------------------------------------------

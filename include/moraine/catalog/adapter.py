@@ -272,7 +272,9 @@ def _subtype(response: requests.Response) -> str:
     if response.status_code < 400:
         return ""
     error = read_error(response)
-    return str(error.get("subtype") or error.get("type") or "")
+    # Older drafts of the specification have it where Iceberg has the type.
+    named = (str(error.get(place)) for place in ("subtype", "type"))
+    return next((name for name in named if name in _RAISED), "")
 
 
 def _retry_after(outcome: Outcome) -> float:
@@ -287,5 +289,7 @@ def _is_stream(body: Any) -> bool:
 
 def _can_be_sent_again(request: requests.PreparedRequest) -> bool:
     """A file can be rewound to where requests found it, a generator cannot."""
-    position = getattr(request, "_body_position", None)
-    return not _is_stream(request.body) or isinstance(position, int)
+    found_at = getattr(request, "_body_position", None)
+    return not _is_stream(request.body) or (
+        isinstance(found_at, int) and hasattr(request.body, "seek")
+    )

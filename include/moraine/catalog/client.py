@@ -9,11 +9,14 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import quote, unquote
 
 import requests
+from requests.auth import AuthBase
 
-from moraine.catalog.answers import AnswerTooLarge, read_json, read_object
+from moraine.catalog.answers import AnswerTooLarge, read_error, read_json, words_of
 from moraine.catalog.auth import auth_for
+from moraine.catalog.config import ServerConfig
+from moraine.catalog.endpoints import Endpoint
 from moraine.catalog.properties import as_texts
-from moraine.errors import CatalogRefused, CatalogUnavailable, TableNotFound
+from moraine.errors import CatalogRefused, CatalogUnavailable, MoraineError, TableNotFound
 from moraine.settings import CatalogSettings
 from moraine.storage.credentials import Credentials
 
@@ -22,7 +25,6 @@ _DEFAULT_SEPARATOR = "%1F"
 _PAGE_SIZE = 1000
 # A table's metadata grows with its snapshots: half a megabyte at 500 of them.
 _MOST_BYTES = 256 << 20
-_MOST_ERROR_BYTES = 1 << 20
 DELEGATION = {"X-Iceberg-Access-Delegation": "vended-credentials"}
 _LOCATIONS = (
     "write.data.path",
@@ -52,6 +54,21 @@ class LoadedTable:
     config: Mapping[str, str] = field(default_factory=dict, repr=False)
     storage_credentials: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
 
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> LoadedTable:
+        """As in the answer to a load, a create or a commit. Only a staged table has no file yet."""
+        metadata, config, vended = (
+            body.get(name) for name in ("metadata", "config", "storage-credentials")
+        )
+        if not isinstance(metadata, dict) or not isinstance(metadata.get("location"), str):
+            raise ValueError("a table without its metadata or its location")
+        return cls(
+            str(body.get("metadata-location") or ""),
+            metadata,
+            as_texts(config) if isinstance(config, dict) else {},
+            [one for one in vended if isinstance(one, dict)] if isinstance(vended, list) else (),
+        )
+
     @property
     def uuid(self) -> str:
         """Empty for a table of format version 1 that never got one."""
@@ -79,14 +96,135 @@ def table_locations(table: LoadedTable) -> list[str]:
     return [table.location, *(str(path) for path in given if path)]
 
 
-class RestCatalog:
+class HttpCatalog:
+    """What every client of a catalog does alike: paths, pages, and answers read with care.
+
+    A subclass says which configuration holds, and which errors tell of what goes wrong.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        warehouse: str,
+        auth: AuthBase,
+        session: requests.Session | None,
+        timeout: tuple[float, float] = _TIMEOUT,
+    ) -> None:
+        self._base = uri.rstrip("/")
+        self._warehouse = warehouse
+        self._session = session or requests.Session()
+        self._auth = auth
+        self._timeout = timeout
+
+    @property
+    def _properties(self) -> Mapping[str, str]:
+        """The server's configuration, and the client's own."""
+        raise NotImplementedError
+
+    def _refusal(self, endpoint: Endpoint, response: requests.Response) -> MoraineError:
+        """The error for an answer other than success."""
+        raise NotImplementedError
+
+    def _unusable(
+        self, endpoint: Endpoint, why: str, error: Exception | None = None
+    ) -> MoraineError:
+        """The error for no answer, or one that cannot be used."""
+        raise NotImplementedError
+
+    def _fetch_config(self) -> ServerConfig:
+        parameters = {"warehouse": self._warehouse} if self._warehouse else {}
+        return ServerConfig.from_json(
+            self._send(Endpoint.GET_CONFIG, "v1/config", params=parameters)
+        )
+
+    def _ask(
+        self,
+        endpoint: Endpoint,
+        *,
+        namespace: Sequence[str] = (),
+        name: str = "",
+        **options: Any,
+    ) -> dict[str, Any]:
+        """`name` is that of a table or view."""
+        properties = self._properties
+        quoted = quote(name, safe="")
+        names = {
+            "namespace": quote(self._separator.join(namespace), safe=""),
+            "table": quoted,
+            "view": quoted,
+        }
+        return self._send(endpoint, endpoint.path(properties.get("prefix") or "", names), **options)
+
+    def _pages(
+        self,
+        endpoint: Endpoint,
+        key: str,
+        kind: type[T],
+        parameters: Mapping[str, str] | None = None,
+        **names: Any,
+    ) -> Iterator[T]:
+        """What is listed under `key`, page by page; from one page if the server has only one."""
+        token: str | None = ""
+        seen: set[str] = set()
+        while token is not None and token not in seen:
+            seen.add(token)
+            page = {"pageToken": token, "pageSize": str(_PAGE_SIZE)}
+            body = self._ask(endpoint, params={**(parameters or {}), **page}, **names)
+            found = body.get(key) or []
+            if not isinstance(found, list) or not all(isinstance(one, kind) for one in found):
+                raise self._unusable(endpoint, f"its {key} are no list of them")
+            yield from found
+            token = body.get("next-page-token") or None
+
+    def _namespaces_in(self, parent: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        above = tuple(parent)
+        # A server without nested namespaces may list the same ones again, whatever the parent.
+        parameters = {"parent": self._separator.join(above)} if above else {}
+        listed = self._pages(Endpoint.LIST_NAMESPACES, "namespaces", list, parameters)
+        for levels in dict.fromkeys(tuple(map(str, levels)) for levels in listed):
+            if len(levels) > len(above) and levels[: len(above)] == above:
+                yield levels
+
+    def _tables_in(self, namespace: Sequence[str]) -> Iterator[str]:
+        pages = self._pages(Endpoint.LIST_TABLES, "identifiers", dict, namespace=namespace)
+        return (str(identifier.get("name")) for identifier in pages)
+
+    @property
+    def _separator(self) -> str:
+        # It is advertised percent-encoded, as it goes into the path.
+        return unquote(self._properties.get("namespace-separator", _DEFAULT_SEPARATOR))
+
+    def _send(self, endpoint: Endpoint, path: str, **options: Any) -> dict[str, Any]:
+        try:
+            response = self._session.request(
+                endpoint.method,
+                f"{self._base}/{path}",
+                auth=self._auth,
+                timeout=self._timeout,
+                allow_redirects=False,
+                stream=True,
+                **options,
+            )
+            if response.status_code >= 300:
+                raise self._refusal(endpoint, response)
+            body = read_json(response, _MOST_BYTES)
+        except MoraineError:
+            raise  # it says what happened, though it may be an error of requests as well
+        except AnswerTooLarge as error:
+            why = f"more than {_MOST_BYTES >> 20} MiB in answer to {path}"
+            raise self._unusable(endpoint, why, error) from error
+        except (requests.RequestException, ValueError) as error:
+            raise self._unusable(endpoint, type(error).__name__, error) from error
+        if not isinstance(body, dict):
+            raise self._unusable(endpoint, "no JSON object")
+        return body
+
+
+class RestCatalog(HttpCatalog):
     """One catalog, spoken to as Moraine's own principal. Threads may share it."""
 
     def __init__(self, settings: CatalogSettings, session: requests.Session | None = None) -> None:
-        self._base = settings.uri.rstrip("/")
-        self._warehouse = settings.warehouse
-        self._session = session or requests.Session()
-        self._auth = auth_for(settings)
+        super().__init__(settings.uri, settings.warehouse, auth_for(settings), session)
 
     def load_table(
         self,
@@ -100,9 +238,10 @@ class RestCatalog:
 
         `refs` leaves out snapshots that no branch or tag names, where the catalog can do that.
         """
-        body = self._request(
-            "GET",
-            f"{self._namespace_path(namespace)}/tables/{quote(table, safe='')}",
+        body = self._ask(
+            Endpoint.LOAD_TABLE,
+            namespace=namespace,
+            name=table,
             params={"snapshots": snapshots},
             headers=DELEGATION if vend else {},
         )
@@ -110,19 +249,12 @@ class RestCatalog:
 
     def drop_table(self, namespace: Sequence[str], table: str) -> None:
         """Drop the metadata; the files are none of the catalog's business."""
-        path = f"{self._namespace_path(namespace)}/tables/{quote(table, safe='')}"
-        self._request("DELETE", path, params={"purgeRequested": "false"})
+        parameters = {"purgeRequested": "false"}
+        self._ask(Endpoint.DROP_TABLE, namespace=namespace, name=table, params=parameters)
 
     def list_namespaces(self, parent: Sequence[str] | None = None) -> Iterator[tuple[str, ...]]:
         """Every namespace below `parent`, or of the catalog, each before those below it."""
-        above = tuple(parent or ())
-        # A server without nested namespaces may list the same ones again, whatever the parent.
-        parameters = {"parent": self._separator.join(above)} if above else {}
-        listed = self._pages(f"{self._root}/namespaces", "namespaces", list, parameters)
-        below = dict.fromkeys(tuple(map(str, levels)) for levels in listed)
-        for levels in below:
-            if len(levels) <= len(above) or levels[: len(above)] != above:
-                continue
+        for levels in self._namespaces_in(parent or ()):
             yield levels
             try:
                 yield from self.list_namespaces(levels)
@@ -130,118 +262,54 @@ class RestCatalog:
                 continue  # dropped meanwhile
 
     def list_tables(self, namespace: Sequence[str]) -> Iterator[str]:
-        path = f"{self._namespace_path(namespace)}/tables"
-        for identifier in self._pages(path, "identifiers", dict):
-            yield str(identifier.get("name"))
-
-    def _pages(
-        self, path: str, key: str, kind: type[T], parameters: Mapping[str, str] | None = None
-    ) -> Iterator[T]:
-        """What is listed under `key`, page by page; from one page if the server has only one."""
-        token: str | None = ""
-        seen: set[str] = set()
-        while token is not None and token not in seen:
-            seen.add(token)
-            page = {"pageToken": token, "pageSize": str(_PAGE_SIZE)}
-            body = self._request("GET", path, params={**(parameters or {}), **page})
-            found = body.get(key) or []
-            if not isinstance(found, list) or not all(isinstance(one, kind) for one in found):
-                raise self._unusable(f"its {key} are no list of them")
-            yield from found
-            token = body.get("next-page-token") or None
-
-    @property
-    def _root(self) -> str:
-        prefix = self._config.get("prefix")
-        return f"v1/{prefix}" if prefix else "v1"
-
-    @property
-    def _separator(self) -> str:
-        # It is advertised percent-encoded, as it goes into the path.
-        return unquote(self._config.get("namespace-separator", _DEFAULT_SEPARATOR))
-
-    def _namespace_path(self, namespace: Sequence[str]) -> str:
-        return f"{self._root}/namespaces/{quote(self._separator.join(namespace), safe='')}"
+        return self._tables_in(namespace)
 
     @cached_property
-    def _config(self) -> Mapping[str, str]:
-        parameters = {"warehouse": self._warehouse} if self._warehouse else {}
+    def _properties(self) -> Mapping[str, str]:
         try:
-            body = self._request("GET", "v1/config", params=parameters)
+            return self._fetch_config().merged({})
         except TableNotFound as error:
             raise CatalogRefused(
                 f"{self._base} has no Iceberg REST catalog, or none with the warehouse "
                 f"{self._warehouse!r}. Check the catalog's uri and warehouse."
             ) from error
-        layers = [body.get("defaults"), body.get("overrides")]
-        return {k: str(v) for one in layers if isinstance(one, dict) for k, v in one.items()}
 
-    def _request(self, method: str, path: str, **options: Any) -> dict[str, Any]:
-        try:
-            response = self._session.request(
-                method,
-                f"{self._base}/{path}",
-                auth=self._auth,
-                timeout=_TIMEOUT,
-                allow_redirects=False,
-                stream=True,
-                **options,
+    def _refusal(
+        self, endpoint: Endpoint, response: requests.Response
+    ) -> CatalogUnavailable | CatalogRefused | TableNotFound:
+        del endpoint
+        status, error = response.status_code, read_error(response)
+        message = f"The catalog answered {status}: {words_of(response, error)}"
+        if status == 404:
+            kind = str(error.get("type") or "NoSuch")
+            return TableNotFound(message) if "NoSuch" in kind else MetadataMissing(message)
+        if status == 500:
+            return CatalogFailed(message)
+        if status >= 500 or status in (408, 429):
+            return CatalogUnavailable(message)
+        return CatalogRefused(message)
+
+    def _unusable(
+        self, endpoint: Endpoint, why: str, error: Exception | None = None
+    ) -> CatalogUnavailable | CatalogRefused:
+        del endpoint
+        if isinstance(error, AnswerTooLarge):
+            return CatalogRefused(
+                f"The catalog at {self._base} sent {why}. Expire the table's old snapshots."
             )
-            if response.status_code >= 300:
-                raise _refusal(response)
-            body = read_json(response, _MOST_BYTES)
-        except (requests.RequestException, ValueError) as error:
-            raise self._unusable(type(error).__name__) from error
-        except AnswerTooLarge as error:
-            raise CatalogRefused(
-                f"The catalog at {self._base} sent more than {_MOST_BYTES >> 20} MiB in answer to "
-                f"{path}. Expire the table's old snapshots."
-            ) from error
-        if not isinstance(body, dict):
-            raise self._unusable("no JSON object")
-        return body
-
-    def _unusable(self, why: str) -> CatalogUnavailable:
         return CatalogUnavailable(
             f"The catalog at {self._base} did not give a usable answer ({why})."
         )
 
 
 def _loaded(body: Mapping[str, Any]) -> LoadedTable:
-    place, metadata = body.get("metadata-location"), body.get("metadata")
+    place = body.get("metadata-location")
     if not place or not isinstance(place, str):
         raise CatalogRefused(
             "The catalog does not say where the table's metadata file is (metadata-location); "
             "without it the table cannot be told from another."
         )
-    if not isinstance(metadata, dict) or not isinstance(metadata.get("location"), str):
-        raise CatalogRefused("The catalog sent the table without its metadata or its location.")
-    config, vended = body.get("config"), body.get("storage-credentials")
-    return LoadedTable(
-        place,
-        metadata,
-        as_texts(config) if isinstance(config, dict) else {},
-        [one for one in vended if isinstance(one, dict)] if isinstance(vended, list) else (),
-    )
-
-
-def _refusal(response: requests.Response) -> CatalogUnavailable | CatalogRefused | TableNotFound:
-    status = response.status_code
-    error = read_object(response, _MOST_ERROR_BYTES).get("error")
-    error = error if isinstance(error, dict) else {}
-    message = f"The catalog answered {status}: {_words(response, error)}"
-    if status == 404:
-        kind = str(error.get("type") or "NoSuch")
-        return TableNotFound(message) if "NoSuch" in kind else MetadataMissing(message)
-    if status == 500:
-        return CatalogFailed(message)
-    if status >= 500 or status in (408, 429):
-        return CatalogUnavailable(message)
-    return CatalogRefused(message)
-
-
-def _words(response: requests.Response, error: Mapping[str, Any]) -> str:
-    """The catalog's own words, if it speaks Iceberg's error form; never a page, nor the token."""
-    words = str(error.get("message") or response.reason or "no reason given")
-    token = str(response.request.headers.get("Authorization", "")).removeprefix("Bearer ")
-    return (words.replace(token, "***") if token else words)[:500]
+    try:
+        return LoadedTable.from_json(body)
+    except ValueError as error:
+        raise CatalogRefused(f"The catalog sent {error}.") from error

@@ -1,0 +1,487 @@
+"""Mutations over real connections that break before, during and after the catalog's work."""
+
+from __future__ import annotations
+
+import io
+import logging
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+from uuid import UUID
+
+import pytest
+import requests
+
+from moraine.catalog.adapter import IdempotentAdapter
+from moraine.catalog.errors import (
+    IdempotencyKeyConflict,
+    IdempotencyWindowExpired,
+    OutcomeUnknown,
+    ReplayFailed,
+    RequestInProgress,
+)
+from moraine.catalog.retries import RetryPolicy
+from support.keyed_catalog import (
+    KEY,
+    Execute,
+    Fault,
+    KeyedCatalog,
+    answers,
+    error,
+    half_an_answer,
+    in_progress,
+    reset_after,
+    reset_before,
+    silent_after,
+)
+from support.relay import Answer, Forward, Request, Reset
+
+COMMIT = "/v1/namespaces/n/tables/t"
+BODY = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"a": "b"}}]}
+
+
+class FakeTime:
+    """Passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+        self.on_sleep: Callable[[], None] = lambda: None
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+        self.on_sleep()
+
+
+@pytest.fixture
+def time() -> FakeTime:
+    return FakeTime()
+
+
+@pytest.fixture
+def catalog() -> Iterator[KeyedCatalog]:
+    with KeyedCatalog() as catalog:
+        yield catalog
+
+
+@pytest.fixture
+def mute() -> Iterator[KeyedCatalog]:
+    """One that does not say that it knows keys."""
+    with KeyedCatalog(lifetime=None) as catalog:
+        yield catalog
+
+
+def adapter(time: FakeTime, **options: Any) -> IdempotentAdapter:
+    return IdempotentAdapter(clock=time.clock, sleep=time.sleep, chance=lambda: 0.5, **options)
+
+
+@pytest.fixture
+def session(time: FakeTime) -> Iterator[requests.Session]:
+    with requests.Session() as session:
+        session.mount("http://", adapter(time))
+        yield session
+
+
+def commit(
+    session: requests.Session, catalog: KeyedCatalog, body: Any = None, **options: Any
+) -> requests.Response:
+    options = {"timeout": 20, **options}
+    return session.post(catalog.url + COMMIT, json=body or BODY, **options)
+
+
+# --- Sent again -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        reset_before,
+        reset_after,
+        half_an_answer,
+        answers(error(500), executed=True),
+        answers(error(502), executed=False),
+        answers(error(503), executed=True),
+        answers(error(504), executed=True),
+        answers(error(429), executed=False),
+        answers(Answer(503, b"<html>", ()), executed=True),
+    ],
+)
+def test_a_commit_is_repeated_with_its_key_and_executed_once(
+    session: requests.Session, catalog: KeyedCatalog, time: FakeTime, fault: Fault
+) -> None:
+    catalog.break_with(fault, fault)
+    response = commit(session, catalog)
+    assert response.status_code == 200
+    assert response.json()["metadata-location"] == "file:/t/2.json"
+    assert len(catalog.executed) == 1
+    assert len(catalog.keys) == 3
+    assert len(set(catalog.keys)) == 1
+    assert UUID(catalog.keys[0]).version == 7
+    assert {request.body for request in catalog.mutations} == {catalog.executed[0].body}
+    assert len(time.slept) == 2
+
+
+def test_an_answer_that_does_not_come_is_asked_for_again(
+    session: requests.Session, catalog: KeyedCatalog
+) -> None:
+    never = threading.Event()
+    catalog.break_with(silent_after(never))
+    response = commit(session, catalog, timeout=0.3)
+    never.set()
+    assert response.headers["Idempotency-Replayed"] == "true"
+    assert len(catalog.executed) == 1
+    assert len(set(catalog.keys)) == 1
+
+
+def test_a_session_without_a_timeout_can_be_given_one(
+    catalog: KeyedCatalog, time: FakeTime
+) -> None:
+    never = threading.Event()
+    catalog.break_with(silent_after(never))
+    with requests.Session() as session:
+        session.mount(catalog.url, adapter(time, timeout=0.3))
+        assert commit(session, catalog, timeout=None).status_code == 200
+    never.set()
+    assert len(catalog.executed) == 1
+
+
+def test_one_in_progress_is_waited_for_as_long_as_the_server_asks(
+    session: requests.Session, catalog: KeyedCatalog, time: FakeTime
+) -> None:
+    catalog.break_with(in_progress("3"), in_progress("5"))
+    assert commit(session, catalog).status_code == 200
+    assert [int(seconds) for seconds in time.slept] == [3, 5]
+    assert len(set(catalog.keys)) == 1
+
+
+def test_every_operation_has_a_key_of_its_own(
+    session: requests.Session, catalog: KeyedCatalog
+) -> None:
+    for _ in range(3):
+        commit(session, catalog)
+    session.delete(catalog.url + COMMIT, timeout=20)
+    assert len(set(catalog.keys)) == len(catalog.executed) == 4
+
+
+def test_a_callers_own_key_is_used(session: requests.Session, catalog: KeyedCatalog) -> None:
+    catalog.break_with(reset_after)
+    commit(session, catalog, headers={KEY: "mine"})
+    assert catalog.keys == ["mine", "mine"]
+    assert commit(session, catalog, headers={KEY: "mine"}).headers["Idempotency-Replayed"] == "true"
+    assert len(catalog.executed) == 1
+
+
+def test_a_file_is_rewound_and_a_stream_is_not_repeated(
+    session: requests.Session, catalog: KeyedCatalog
+) -> None:
+    url = catalog.url + COMMIT
+    catalog.break_with(answers(error(503)))
+    assert session.post(url, data=io.BytesIO(b'{"a": 1}'), timeout=20).status_code == 200
+    assert [request.body for request in catalog.mutations] == [b'{"a": 1}'] * 2
+
+    catalog.break_with(answers(error(503)))
+    assert session.post(url, data=iter([b"{}"]), timeout=20).status_code == 503
+    assert len(catalog.mutations) == 3
+    assert catalog.keys[-1]
+
+
+def test_the_terminal_answer_is_given_back_as_it_is(
+    session: requests.Session, catalog: KeyedCatalog
+) -> None:
+    conflict = error(409, kind="CommitFailedException")
+    catalog.break_with(answers(conflict))
+    response = commit(session, catalog)
+    assert (response.status_code, response.content) == (409, conflict.body)
+    assert len(catalog.mutations) == 1
+
+
+def test_nothing_else_gets_a_key(session: requests.Session, catalog: KeyedCatalog) -> None:
+    for path in ("/v1/oauth/tokens", f"{COMMIT}/metrics", f"{COMMIT}/plan"):
+        catalog.break_with(answers(error(503)))
+        assert session.post(catalog.url + path, json={}, timeout=20).status_code == 503
+    assert catalog.keys == ["", "", ""]
+    assert catalog.configs_asked_for == []
+
+
+# --- Not sent again -------------------------------------------------------------------------
+
+
+def test_the_window_ends_the_attempts(time: FakeTime) -> None:
+    with KeyedCatalog(lifetime="PT1S") as catalog, requests.Session() as session:
+        session.mount("http://", adapter(time))
+        catalog.break_with(*[answers(error(503))] * 50)
+        with pytest.raises(IdempotencyWindowExpired) as caught:
+            commit(session, catalog)
+    expired = caught.value
+    assert expired.response is not None
+    assert expired.response.status_code == expired.status == 503
+    assert expired.attempts == len(catalog.mutations) > 2
+    assert catalog.keys == [expired.key] * expired.attempts
+    assert sum(time.slept) <= 1
+    assert catalog.executed == []
+
+
+def test_the_window_may_end_in_an_attempts_sleep(time: FakeTime) -> None:
+    def oversleep() -> None:
+        time.now += 60
+
+    with KeyedCatalog(lifetime="PT1M") as catalog, requests.Session() as session:
+        session.mount("http://", adapter(time))
+        time.on_sleep = oversleep
+        catalog.break_with(reset_after)
+        with pytest.raises(IdempotencyWindowExpired) as caught:
+            commit(session, catalog)
+    assert isinstance(caught.value.error, requests.ConnectionError)
+    assert caught.value.attempts == len(catalog.mutations) == 1
+
+
+@pytest.mark.parametrize(
+    "policy", [RetryPolicy(most_attempts=3), RetryPolicy(patience=2, first_delay=1.5)]
+)
+def test_attempts_and_patience_have_an_end(
+    catalog: KeyedCatalog, time: FakeTime, policy: RetryPolicy
+) -> None:
+    catalog.break_with(*[answers(error(503))] * 50)
+    with requests.Session() as session:
+        session.mount("http://", adapter(time, policy=policy))
+        assert commit(session, catalog).status_code == 503
+    assert 1 < len(catalog.mutations) <= 3
+
+
+def test_one_that_stays_in_progress_is_not_taken_for_a_conflict(
+    session: requests.Session, catalog: KeyedCatalog
+) -> None:
+    catalog.break_with(*[in_progress("50")] * 50)
+    with pytest.raises(RequestInProgress) as caught:
+        commit(session, catalog)
+    assert caught.value.key == catalog.keys[0]
+    assert isinstance(caught.value, OutcomeUnknown)
+
+
+def test_a_key_for_another_request_is_an_error_of_its_own(
+    session: requests.Session, catalog: KeyedCatalog
+) -> None:
+    commit(session, catalog, headers={KEY: "mine"})
+    with pytest.raises(IdempotencyKeyConflict) as caught:
+        commit(session, catalog, {"requirements": [], "updates": []}, headers={KEY: "mine"})
+    assert (caught.value.key, caught.value.status) == ("mine", 422)
+    assert not isinstance(caught.value, OutcomeUnknown)
+    assert len(catalog.executed) == 1
+
+
+def test_a_result_that_cannot_be_replayed_is_not_asked_for_again(
+    session: requests.Session, catalog: KeyedCatalog
+) -> None:
+    catalog.break_with(reset_after, answers(error(500, "idempotency_replay_failed")))
+    with pytest.raises(ReplayFailed) as caught:
+        commit(session, catalog)
+    assert catalog.keys == [caught.value.key] * 2
+    assert len(catalog.executed) == 1
+
+
+@pytest.mark.parametrize("status", [401, 403, 419])
+def test_one_that_is_turned_away_does_not_hide_one_that_may_have_been_executed(
+    session: requests.Session, catalog: KeyedCatalog, status: int
+) -> None:
+    catalog.break_with(answers(error(503), executed=True), answers(error(status)))
+    assert commit(session, catalog).status_code == 503
+    catalog.break_with(answers(error(status)))
+    assert commit(session, catalog).status_code == status
+
+
+def test_a_server_that_goes_away_does_not_hide_it_either(
+    session: requests.Session, catalog: KeyedCatalog, time: FakeTime
+) -> None:
+    catalog.break_with(answers(error(500), executed=True))
+    time.on_sleep = catalog.stop
+    assert commit(session, catalog).status_code == 500
+
+
+# --- Servers that do not advertise ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [reset_before, reset_after, half_an_answer])
+def test_without_keys_nothing_is_repeated(
+    session: requests.Session, mute: KeyedCatalog, time: FakeTime, fault: Fault
+) -> None:
+    mute.break_with(fault)
+    with pytest.raises(requests.RequestException):
+        commit(session, mute)
+    mute.break_with(answers(error(503), executed=True))
+    assert commit(session, mute).status_code == 503
+    assert mute.keys == ["", ""]
+    assert time.slept == []
+
+
+def test_a_callers_key_is_sent_nonetheless(session: requests.Session, mute: KeyedCatalog) -> None:
+    mute.break_with(answers(error(503)))
+    assert commit(session, mute, headers={KEY: "mine"}).status_code == 503
+    assert mute.keys == ["mine"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"idempotency-key-lifetime": "PT0S"},
+        {"idempotency-key-lifetime": "half an hour"},
+        {"properties": {"idempotency-key-supported": "true"}},
+        {
+            "properties": {
+                "idempotency-key-supported": "false",
+                "idempotency-key-lifetime": "PT30M",
+            }
+        },
+    ],
+)
+def test_an_advertisement_that_makes_no_sense_is_none(
+    session: requests.Session, mute: KeyedCatalog, config: dict[str, Any]
+) -> None:
+    mute.config |= config
+    mute.break_with(answers(error(503)))
+    assert commit(session, mute).status_code == 503
+    assert mute.keys == [""]
+
+
+def test_the_other_form_of_advertisement(session: requests.Session, mute: KeyedCatalog) -> None:
+    mute.config["properties"] = {
+        "idempotency-key-supported": "true",
+        "idempotency-key-lifetime": "PT30M",
+    }
+    mute.break_with(reset_after)
+    assert commit(session, mute).status_code == 200
+    assert len(mute.executed) == 1
+
+
+class WithoutConfig(KeyedCatalog):
+    """Has no configuration, or none today."""
+
+    status = 404
+
+    def answer(self, request: Request, forward: Forward) -> Answer:
+        if request.path.endswith("/v1/config"):
+            self.seen.append(request)
+            if self.status == 0:
+                raise Reset
+            return error(self.status)
+        return super().answer(request, forward)
+
+
+@pytest.mark.parametrize("status", [404, 401, 500, 503, 0])
+def test_no_config_is_no_advertisement(session: requests.Session, status: int) -> None:
+    with WithoutConfig() as catalog:
+        catalog.status = status
+        catalog.break_with(answers(error(503)))
+        assert commit(session, catalog).status_code == 503
+        assert commit(session, catalog).status_code == 200
+        assert catalog.keys == ["", ""]
+
+
+# --- Discovery ------------------------------------------------------------------------------
+
+
+def test_config_is_asked_for_once_with_the_sessions_own_headers(
+    session: requests.Session, catalog: KeyedCatalog
+) -> None:
+    session.headers.update({"Authorization": "Bearer hunter2", "Polaris-Realm": "r"})
+    commit(session, catalog)
+    commit(session, catalog)
+    (asked,) = catalog.configs_asked_for
+    assert asked.method == "GET"
+    assert asked.header("Authorization") == "Bearer hunter2"
+    assert asked.header("Polaris-Realm") == "r"
+    assert asked.header(KEY) == asked.header("Content-Type") == ""
+    assert asked.body == b""
+
+
+def test_the_warehouse_is_named_and_the_uri_may_have_a_version_in_it(time: FakeTime) -> None:
+    with KeyedCatalog() as catalog, requests.Session() as session:
+        uri = f"{catalog.url}/v1/iceberg/"
+        session.mount(catalog.url, adapter(time, uri=uri, warehouse="dev & test"))
+        catalog.break_with(reset_after)
+        url = f"{catalog.url}/v1/iceberg/v1/prefix/namespaces"
+        assert session.post(url, json={}, timeout=20).status_code == 200
+        (asked,) = catalog.configs_asked_for
+        assert (asked.path, asked.query) == ("/v1/iceberg/v1/config", {"warehouse": "dev & test"})
+        assert len(set(catalog.keys)) == 1
+
+
+def test_threads_share_one_config(session: requests.Session, catalog: KeyedCatalog) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: commit(session, catalog).status_code, range(16)))
+    assert set(found) == {200}
+    assert len(catalog.configs_asked_for) == 1
+    assert len(set(catalog.keys)) == 16
+
+
+def test_config_is_asked_for_anew_when_it_is_old_or_in_doubt(
+    session: requests.Session, catalog: KeyedCatalog, time: FakeTime
+) -> None:
+    commit(session, catalog)
+    catalog.break_with(answers(error(404, kind="NoSuchTableException")))
+    commit(session, catalog)
+    commit(session, catalog)
+    assert len(catalog.configs_asked_for) == 1
+    catalog.break_with(answers(error(404)))
+    commit(session, catalog)
+    commit(session, catalog)
+    assert len(catalog.configs_asked_for) == 2
+    time.now += 3601
+    commit(session, catalog)
+    assert len(catalog.configs_asked_for) == 3
+
+
+# --- Reads, logs, pickles -------------------------------------------------------------------
+
+
+class Unready(KeyedCatalog):
+    """Answers a few reads otherwise than it should."""
+
+    def __init__(self) -> None:
+        super().__init__(lifetime=None)
+        self.statuses: list[int] = []
+
+    def read(self, request: Request, forward: Forward) -> Answer:
+        status = self.statuses.pop(0) if self.statuses else 200
+        if status == 0:
+            raise Reset
+        return error(status) if status != 200 else super().read(request, forward)
+
+
+def test_reads_are_repeated_without_keys(session: requests.Session) -> None:
+    with Unready() as catalog:
+        catalog.statuses = [0, 429, 502, 503, 504]
+        assert session.get(catalog.url + COMMIT, timeout=20).json()["metadata"]
+        assert [request.header(KEY) for request in catalog.seen] == [""] * 6
+        catalog.statuses = [500]
+        assert session.get(catalog.url + COMMIT, timeout=20).status_code == 500
+        assert len(catalog.seen) == 7
+
+
+def test_logs_have_the_key_and_neither_token_nor_payload(
+    session: requests.Session, catalog: KeyedCatalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(execute: Execute) -> Answer:
+        return error(503)
+
+    catalog.break_with(refuse)
+    with caplog.at_level(logging.DEBUG, logger="moraine"):
+        commit(session, catalog, {"secret": "hunter3"}, headers={"Authorization": "Bearer hunter2"})
+    assert f"key={catalog.keys[0]} attempt=1 got=503" in caplog.text
+    assert "hunter" not in caplog.text
+
+
+def test_a_session_can_be_pickled(catalog: KeyedCatalog) -> None:
+    with closing(requests.Session()) as session:
+        session.mount("http://", IdempotentAdapter(warehouse="w", policy=RetryPolicy(2)))
+        copy = pickle.loads(pickle.dumps(session))
+    catalog.break_with(answers(error(503)))
+    with closing(copy):
+        assert commit(copy, catalog).status_code == 200
+    assert catalog.configs_asked_for[0].query == {"warehouse": "w"}

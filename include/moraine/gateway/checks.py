@@ -42,7 +42,7 @@ def _uuid(loaded: _Loaded) -> str | None:
 def _is_the_same(loaded: _Loaded, before: Mapping[str, Any]) -> bool:
     """The very thing that was there before, as far as it is known which that was."""
     known = before.get("uuid")
-    return not known or _uuid(loaded) == str(known).lower()
+    return not known or _uuid(loaded) in (None, str(known).lower())
 
 
 # --- Creates and registrations --------------------------------------------------------------

@@ -363,12 +363,15 @@ def test_a_commit_that_gives_the_table_another_uuid() -> None:
 
     assert check_commit(table_metadata(), [ASSIGN_UUID], was) is APPLIED
     assert check_commit(RECREATED, [ASSIGN_UUID], was) is NOT_APPLIED
+    # Outside of a create it may have had that one before.
+    assert check_commit(table_metadata(), [ASSIGN_UUID, SET_OWNER]) is NOT_APPLIED
 
 
 def test_a_table_without_uuid_is_not_another() -> None:
     same = {"type": "assert-table-uuid", "uuid": TABLE_UUID}
 
-    assert check_commit(table_metadata(table_uuid=None), [SET_OWNER], same) is NOT_APPLIED
+    for updates in ([SET_OWNER], [ASSIGN_UUID]):
+        assert check_commit(table_metadata(table_uuid=None), updates, same) is NOT_APPLIED
 
 
 @pytest.mark.parametrize(
@@ -381,6 +384,7 @@ def test_a_table_without_uuid_is_not_another() -> None:
         (WITH_SNAPSHOT, [ASSIGN_UUID, ADD_SNAPSHOT], APPLIED),
         (table_metadata(), [ASSIGN_UUID, ADD_SNAPSHOT], INCOMPATIBLE),
         (RECREATED, [ASSIGN_UUID, KEEP_OWNER], INCOMPATIBLE),
+        ({**WITH_SNAPSHOT, "table-uuid": OTHER_UUID}, [ASSIGN_UUID, ADD_SNAPSHOT], INCOMPATIBLE),
         (table_metadata(), [KEEP_OWNER], APPLIED),
         (table_metadata(), [SET_OWNER], INCOMPATIBLE),
         (WITH_SNAPSHOT, [ADD_SNAPSHOT], APPLIED),
@@ -501,6 +505,7 @@ def test_dropping_a_table_or_view(
     assert verdict(here) is NOT_APPLIED
     assert verdict(another, **KNOWN) is APPLIED
     assert verdict(another, exists=True) is NOT_APPLIED
+    assert verdict(loaded({}), **KNOWN) is NOT_APPLIED
 
 
 def test_dropping_a_namespace() -> None:

@@ -451,7 +451,16 @@ def test_metadata_of_the_first_format_is_understood() -> None:
 
     add_schema = {"action": "add-schema", "schema": SCHEMA}
     assert verdict(metadata, add_schema, ADD_SPEC, main) is Verdict.APPLIED
-    assert verdict({**metadata, "current-snapshot-id": -1}, main) is Verdict.NOT_APPLIED
+    no_main = {"action": "remove-snapshot-ref", "ref-name": "main"}
+    assert verdict(metadata, no_main) is Verdict.NOT_APPLIED
+    assert verdict({**metadata, "current-snapshot-id": -1}, no_main) is Verdict.APPLIED
+
+
+def test_a_table_that_was_upgraded_further_was_upgraded() -> None:
+    update = {"action": "upgrade-format-version", "format-version": 2}
+
+    assert verdict(table_metadata(format_version=3), update) is Verdict.APPLIED
+    assert verdict(table_metadata(format_version=1), update) is Verdict.NOT_APPLIED
 
 
 # --- Several updates ------------------------------------------------------------------------
@@ -528,6 +537,13 @@ def test_a_property_too_long_or_too_secret_to_be_kept_is_still_compared() -> Non
         assert verdict(table_metadata(properties=changed), update) is Verdict.NOT_APPLIED
 
 
+def test_a_value_does_not_pass_for_another_by_looking_like_its_digest() -> None:
+    update = {"action": "set-properties", "updates": {"comment": "x" * 5000}}
+    digest = intent(update).effect["facts"]["property"]["comment"]
+
+    assert verdict(table_metadata(properties={"comment": digest}), update) is Verdict.NOT_APPLIED
+
+
 # --- Proofs ---------------------------------------------------------------------------------
 
 
@@ -547,6 +563,17 @@ def test_snapshots_prove_a_commit_whatever_came_after_it() -> None:
     # The statistics are there, say because another commit has named the same file.
     metadata = table_metadata(statistics=[statistics()])
     assert verdict(metadata, *updates) is Verdict.NOT_APPLIED
+
+
+def test_what_is_not_there_proves_nothing() -> None:
+    updates = (
+        {"action": "remove-snapshots", "snapshot-ids": [12]},
+        {"action": "remove-statistics", "snapshot-id": 12},
+        {"action": "set-properties", "updates": {"owner": "bo"}},
+    )
+
+    assert verdict(table_metadata(), *updates) is Verdict.NOT_APPLIED
+    assert verdict(table_metadata(properties={"owner": "bo"}), *updates) is Verdict.APPLIED
 
 
 def test_a_statistics_file_proves_a_commit() -> None:
@@ -611,6 +638,7 @@ def test_an_action_of_tables_is_unknown_to_views() -> None:
 
     assert verdict(table_metadata(), update) is Verdict.APPLIED
     assert verdict(view_metadata(), update, target=VIEW) is Verdict.NOT_APPLIED
+    assert intent(ADD_VERSION).effect == {"facts": {}, "unknown": ["add-view-version"]}
 
 
 def test_a_dropped_column_added_again_under_its_name_is_another_column() -> None:

@@ -309,22 +309,19 @@ JSON = st.recursive(
 
 
 @pytest.mark.parametrize("operation", Operation)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_any_body_makes_an_intent_or_is_malformed(operation: Operation, data: Any) -> None:
     target, good, _ = REQUESTS[operation]
     noise = data.draw(st.dictionaries(WORDS, JSON, max_size=4))
-    if good and data.draw(st.booleans()):
-        # Deeper than chance gets: one part of a good body is exchanged for something else.
-        body = _exchange(good, data)
-    else:
-        body = {**good, **noise}
+    # Deeper than chance gets: one part of a good body is exchanged for something else.
+    is_nearly_good = good and data.draw(st.booleans())
+    body = _exchange(good, data) if is_nearly_good else {**good, **noise}
 
     try:
         intent = intent_of(operation, target, body)
-    except MalformedBody as error:
-        assert ":" in str(error)
-        return
+    except MalformedBody:
+        return  # what it says is told by the tests above
 
     again = Intent.from_json(json.loads(kept(intent)))
     assert again == intent

@@ -42,7 +42,7 @@ def _uuid(loaded: _Loaded) -> str | None:
 def _is_the_same(loaded: _Loaded, before: Mapping[str, Any]) -> bool:
     """The very thing that was there before, as far as it is known which that was."""
     known = before.get("uuid")
-    return not known or _uuid(loaded) == str(known).lower()
+    return not known or _uuid(loaded) in (None, str(known).lower())
 
 
 # --- Creates and registrations --------------------------------------------------------------
@@ -105,9 +105,10 @@ def _examine_commit(effect: _Effect, loaded: _Loaded | None) -> _Finding:
 
 
 def _is_another(effect: _Effect, metadata: Metadata) -> bool:
-    present, assigned = uuid_of(metadata), _assigned_uuid(effect)
-    required = assigned if effect.get("create") else effect.get("uuid")
-    return None not in (present, required) and present not in (required, assigned)
+    """A table that is not the one required, nor made to be another by this very commit."""
+    required = effect.get("uuid")
+    allowed = (required, _assigned_uuid(effect), None)
+    return required is not None and uuid_of(metadata) not in allowed
 
 
 def _assigned_uuid(effect: _Effect) -> str | None:

@@ -133,7 +133,8 @@ def is_such_view(effect: Effect, metadata: Metadata) -> bool:
 
 def has_properties(effect: Effect, holder: Mapping[str, Any]) -> bool:
     """Of a table, view or namespace. Servers add properties of their own."""
-    return effect["properties"].items() <= fingerprints(holder.get("properties")).items()
+    asked: Mapping[str, Any] = effect["properties"]
+    return asked.items() <= fingerprints(holder.get("properties")).items()
 
 
 def _is_located(effect: Effect, metadata: Metadata) -> bool:

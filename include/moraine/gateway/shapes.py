@@ -139,7 +139,7 @@ def order_digest(order: Json | None, names: Mapping[Any, str] | None = None) -> 
 
 def _sources(field: Json, names: Mapping[Any, str] | None) -> list[Any]:
     """A transform of several columns has `source-ids`; of one, either."""
-    ids = _ids(field, "source-ids") or [field.get("source-id")]
+    ids: list[Any] = [*_ids(field, "source-ids")] or [field.get("source-id")]
     return [names.get(key, key) if names and isinstance(key, int) else key for key in ids]
 
 

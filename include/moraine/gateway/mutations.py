@@ -162,8 +162,9 @@ class CatalogMutation(Mutation):
         headers = tuple(pair for pair in response.headers if pair[0] in _KEPT_HEADERS)
         body = response.body
         if response.rest is None and any(f'"{name}"'.encode() in body for name in _SECRETS):
-            document = json.loads(body)
-            body = json.dumps({k: v for k, v in document.items() if k not in _SECRETS}).encode()
+            with contextlib.suppress(ValueError, AttributeError):  # no object of JSON
+                members = json.loads(body).items()
+                body = json.dumps({k: v for k, v in members if k not in _SECRETS}).encode()
         return Response(response.status, headers, body, response.rest)
 
     def subtype_of(self, response: Response) -> str | None:

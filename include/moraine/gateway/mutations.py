@@ -51,6 +51,8 @@ _WITH_CREDENTIALS = frozenset(
     }
 )
 _UUIDS = {Kind.TABLE: "table-uuid", Kind.VIEW: "view-uuid"}
+# A catalog that says so would not do anything else now either.
+_AWAY = frozenset({429, 502, 503, 504})
 
 
 class PassedOn(Exception):
@@ -59,6 +61,17 @@ class PassedOn(Exception):
     def __init__(self, response: Response) -> None:
         super().__init__(response.status)
         self.response = response
+
+
+class Unreadable(UpstreamUnreachable):
+    """The catalog answered, but not what it was asked for."""
+
+    def __init__(self, status: int, target: Target) -> None:
+        super().__init__(
+            f"The catalog answered {status} when it was asked for {target}, so it cannot be told "
+            "whether the request was carried out."
+        )
+        self.answered = status
 
 
 class CatalogReader:
@@ -83,10 +96,7 @@ class CatalogReader:
         if response.status == 404 and _says_it_is_not_there(document):
             return None
         if response.status != 200 or not isinstance(document, dict):
-            raise UpstreamUnreachable(
-                f"The catalog answered {response.status} when it was asked for {target}, so it "
-                "cannot be told whether the request was carried out."
-            )
+            raise Unreadable(response.status, target)
         return document
 
     async def load_all(self, intent: Intent) -> State:
@@ -177,12 +187,18 @@ class CatalogMutation(Mutation):
             return None
 
     async def _look_before(self, target: Target) -> dict[str, Any]:
-        """What is there now. Whoever may not look may still be allowed to change it."""
+        """What is there now. Whoever may not look may still be allowed to change it, and what
+        cannot be read can still be dropped."""
         try:
             found = await self._reader.load(
                 target, "snapshots=refs" if target.kind is Kind.TABLE else ""
             )
-        except (PassedOn, UpstreamUnreachable):
+        except PassedOn:
+            return {}
+        except Unreadable as error:
+            if error.answered in _AWAY:
+                # Nothing has been tried yet: better to ask again than to guess later.
+                raise
             return {}
         if found is None:
             return {"exists": False}

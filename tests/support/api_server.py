@@ -109,6 +109,7 @@ def running_api(settings: Settings) -> Iterator[str]:
             host="127.0.0.1",
             port=0,
             log_config=None,
+            server_header=False,  # as `moraine api` does
             timeout_graceful_shutdown=1,
         )
     )

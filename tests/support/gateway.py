@@ -160,7 +160,7 @@ class Scene:
         return Ask("POST", "namespaces", body)
 
     def drop_namespace(self, name: str) -> Ask:
-        return Ask("DELETE", f"namespaces/{self.namespace}%1F{name}")
+        return Ask("DELETE", f"namespaces/{self.namespace}%2E{name}")
 
     def update_namespace(self, removals: list[str], **updates: str) -> Ask:
         return Ask("POST", self.path("properties"), {"removals": removals, "updates": updates})

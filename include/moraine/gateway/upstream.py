@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -86,6 +87,13 @@ def given_on(answer: aiohttp.ClientResponse) -> tuple[tuple[str, str], ...]:
     return tuple(pair for pair in given if pair[0] not in dropped)
 
 
+def _given_unpacked(answer: aiohttp.ClientResponse) -> tuple[tuple[str, str], ...]:
+    given = given_on(answer)
+    if not answer.headers.get("Content-Encoding"):
+        return given
+    return tuple(pair for pair in given if pair[0] not in ("content-encoding", "content-length"))
+
+
 def _named_by_connection(headers: Headers) -> set[str]:
     named = (value for name, value in headers if name == "connection")
     return {word.strip().lower() for value in named for word in value.split(",")}
@@ -145,17 +153,25 @@ class Upstream:
 
     @asynccontextmanager
     async def open(
-        self, request: Request, body: bytes | AsyncIterator[bytes] | None = None
+        self,
+        request: Request,
+        body: bytes | AsyncIterator[bytes] | None = None,
+        *,
+        unpacked: bool = False,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send a request on; its answer is read, or not, in the block."""
         url = f"{self.base}{request.path}{'?' if request.query else ''}{request.query}"
+        data: Any = body
+        if isinstance(body, bytes) and len(body) > _CHUNK:
+            data = io.BytesIO(body)  # sent piece by piece, with other requests in between
         try:
             async with self._connections.for_method(request.method).request(
                 request.method,
                 URL(url, encoded=True),
                 headers=request.headers,
-                data=body,
+                data=data,
                 allow_redirects=False,
+                auto_decompress=unpacked,
             ) as answer:
                 yield answer
         except aiohttp.ClientConnectorError as error:
@@ -174,10 +190,10 @@ class Upstream:
     async def fetch(self, request: Request, body: bytes | None = None) -> Response:
         """The answer in one piece; of a very large one only the beginning, with the rest to come.
 
-        It comes unpacked, so that it can be looked into.
+        It comes unpacked, so that it can be looked into, even if the catalog packs it unasked.
         """
         plain = request.without_headers({"accept-encoding", "content-length"})
-        opened = self.open(plain, body)
+        opened = self.open(plain, body, unpacked=True)
         answer = await opened.__aenter__()
         try:
             content = bytearray()
@@ -185,12 +201,12 @@ class Upstream:
                 content += chunk
                 if len(content) > _KEPT_AT_ONCE:
                     rest = _rest(answer, opened)
-                    return Response(answer.status, given_on(answer), bytes(content), rest)
+                    return Response(answer.status, _given_unpacked(answer), bytes(content), rest)
         except BaseException as error:
             if not await opened.__aexit__(type(error), error, error.__traceback__):
                 raise
         await opened.__aexit__(None, None, None)
-        return Response(answer.status, given_on(answer), bytes(content))
+        return Response(answer.status, _given_unpacked(answer), bytes(content))
 
     async def read(self, request: Request) -> tuple[int, Any]:
         """The status and the JSON of an answer; None instead of JSON if it is none."""

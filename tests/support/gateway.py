@@ -14,9 +14,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -25,6 +29,7 @@ import requests
 from moraine.settings import Settings
 from support.api_server import running_api
 from support.keyed_catalog import Fault, KeyedCatalog
+from support.processes import await_answer, running
 from support.relay import Answer, Forward, Request
 
 KEY = "Idempotency-Key"
@@ -65,6 +70,38 @@ def running_gateway(ledger: str, catalogs: Mapping[str, Any], **sections: Any) -
     """Its address, below which the catalogs are."""
     with running_api(gateway_settings(ledger, catalogs, **sections)) as origin:
         yield f"{origin}/catalog"
+
+
+class ApiProcess:
+    """`moraine api` in a process of its own, at one port however often it is started."""
+
+    def __init__(self, folder: Path, ledger: str, catalog: str, **more: str) -> None:
+        self._folder = folder
+        self._log = folder / "api.log"
+        self._environment = {
+            "MORAINE_LEDGER__URL": ledger,
+            "MORAINE_API__ACCEPT_AIRFLOW_TOKENS": "false",
+            "MORAINE_CATALOGS__PROD__URI": catalog,
+            "MORAINE_GATEWAY__PURGE__TASK_TYPE": "local",
+            **{f"MORAINE_{name.upper()}": value for name, value in more.items()},
+        }
+        (folder / "moraine.toml").touch()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            self._port = int(server.getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/catalog"
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[subprocess.Popen[bytes]]:
+        """Until the block ends, or something kills it."""
+        main = "from moraine.cli import main; main()"
+        argv = [sys.executable, "-c", main, "api", "--port", str(self._port)]
+        with running(argv, self._folder, self._environment, self._log) as process:
+            # It answers that there is no such route.
+            await_answer(self.url, process, self._log, 60, lambda answer: True)
+            yield process
 
 
 class Way(KeyedCatalog):

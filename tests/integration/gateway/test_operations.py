@@ -252,15 +252,14 @@ def test_with_its_answer_lost(
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_by_another_process_after_the_first_was_lost(
-    name: str, caller: Caller, way: Way, scene: Scene, start_gateway: Callable[..., Caller]
+    name: str, caller: Caller, other_caller: Caller, way: Way, scene: Scene
 ) -> None:
     """Nothing of it is in the memory of the one that began."""
     ask, key = OPERATIONS[name][1](scene), new_key()
     way.break_with(reset_after)
     assert caller.send(*ask, key=key).status_code == 502
     found = scene.state()
-    other = start_gateway()
-    again = other.send(*ask, key=key)
+    again = other_caller.send(*ask, key=key)
     assert again.status_code in (200, 204), again.text
     assert again.headers[REPLAYED] == "true"
     assert scene.state() == found

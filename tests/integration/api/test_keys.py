@@ -1,0 +1,335 @@
+"""Idempotency-Key on the delegation API: however often it is asked for, it happens once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+import requests
+
+from moraine.errors import StorageRefused
+from moraine.tasks.model import Status, TaskFilter
+from moraine.tasks.store import TaskStore
+from support.airflow_server import AirflowServer
+from support.api_server import SYNC, Api, Hand, finishing_everything, purge, running_api, wait_for
+from support.issuer import Issuer
+from support.platform import Failpoints
+
+Lose = Callable[[Callable[[], Any]], None]
+TASKS = "/v1/tasks"
+REPLAYED = "Idempotency-Replayed"
+
+
+@pytest.fixture
+def key() -> str:
+    return f"key-{uuid4()}"
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+@pytest.fixture
+def failpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Failpoints]:
+    monkeypatch.setenv("MORAINE_FAILPOINTS", str(tmp_path))
+    points = Failpoints(tmp_path)
+    yield points
+    points.clear()
+
+
+def post(api: Api, path: str, key: str | None, body: Any = None, **options: Any) -> Any:
+    headers = {"Idempotency-Key": key, **options.pop("headers", {})}
+    if body is not None:
+        options["json"] = body
+    return api.post(path, headers=headers, **options)
+
+
+def with_config(table: str, secret: str) -> dict[str, Any]:
+    body = purge(table)
+    body["operation_parameters"]["config"] = {"s3.secret-access-key": secret}
+    return body
+
+
+def all_tasks(store: TaskStore) -> list[Any]:
+    return store.find(TaskFilter(), limit=100)
+
+
+def check_replay(first: requests.Response, again: requests.Response) -> None:
+    assert again.status_code == first.status_code
+    assert again.json() == first.json()
+    assert again.headers[REPLAYED] == "true"
+    assert REPLAYED not in first.headers
+    assert again.headers.get("location") == first.headers.get("location")
+
+
+# --- Submitting -------------------------------------------------------------------------------
+
+
+def test_one_task_however_often_it_is_submitted(
+    api: Api, store: TaskStore, airflow: AirflowServer, key: str
+) -> None:
+    first = post(api, TASKS, key, purge("orders"))
+    again = post(api, TASKS, key, purge("orders"))
+    assert first.status_code == 202
+    check_replay(first, again)
+    [task] = all_tasks(store)
+    assert str(task.task_id) == first.json()["delegation_task_id"]
+    wait_for(lambda: airflow.runs)
+    assert len(airflow.runs) == 1
+
+
+def test_also_when_the_task_has_ended_since(
+    api: Api, store: TaskStore, hand: Hand, key: str
+) -> None:
+    """Without a key the second request would be a new task."""
+    first = post(api, TASKS, key, purge("orders"))
+    [task] = all_tasks(store)
+    hand.finish(task)
+    check_replay(first, post(api, TASKS, key, purge("orders")))
+    assert len(all_tasks(store)) == 1
+    assert post(api, TASKS, None, purge("orders")).status_code == 202
+    assert len(all_tasks(store)) == 2
+
+
+def test_the_same_body_in_another_spelling(api: Api, store: TaskStore, key: str) -> None:
+    first = post(api, TASKS, key, purge("orders"))
+    spelled = {name: purge("orders")[name] for name in reversed(purge("orders"))}
+    check_replay(first, post(api, TASKS, key, spelled))
+
+
+def test_another_payload(api: Api, store: TaskStore, key: str) -> None:
+    assert post(api, TASKS, key, purge("orders")).status_code == 202
+    other = post(api, TASKS, key, purge("customers"))
+    assert other.status_code == 422
+    assert other.json()["error_code"] == "IDEMPOTENCY_KEY_CONFLICT"
+    assert len(all_tasks(store)) == 1
+
+
+def test_fresh_credentials_make_no_other_request(api: Api, store: TaskStore, key: str) -> None:
+    first = post(api, TASKS, key, with_config("orders", "one"))
+    check_replay(first, post(api, TASKS, key, with_config("orders", "two")))
+    check_replay(first, post(api, TASKS, key, purge("orders")))
+    assert len(all_tasks(store)) == 1
+
+
+def test_a_refusal_is_final(api: Api, store: TaskStore, key: str) -> None:
+    body = purge("orders")
+    body["common_payload"]["operation_type"] = "NO_SUCH_THING"
+    first = post(api, TASKS, key, body)
+    assert 400 <= first.status_code < 500
+    check_replay(first, post(api, TASKS, key, body))
+    assert all_tasks(store) == []
+
+
+def test_at_the_same_time(api: Api, store: TaskStore, key: str, pool: ThreadPoolExecutor) -> None:
+    responses = list(pool.map(lambda _: post(api, TASKS, key, purge("orders")), range(16)))
+    assert {response.status_code for response in responses} == {202}
+    assert len({response.text for response in responses}) == 1
+    assert sum(REPLAYED not in response.headers for response in responses) == 1
+    assert len(all_tasks(store)) == 1
+
+
+@pytest.mark.parametrize("path", [TASKS, SYNC])
+def test_a_malformed_key(api: Api, store: TaskStore, path: str) -> None:
+    for bad in ("", "-a", "a b", "x" * 256):
+        response = post(api, path, bad, purge("orders"))
+        assert response.status_code == 400
+        assert response.json()["error_code"] == "INVALID_IDEMPOTENCY_KEY"
+    assert all_tasks(store) == []
+
+
+def test_who_may_not_call_gets_no_further(
+    api: Api, store: TaskStore, issuer: Issuer, key: str
+) -> None:
+    first = post(api, TASKS, key, purge("orders"))
+    assert first.status_code == 202
+    for headers in ({"Authorization": None}, {"Authorization": "Bearer made.up.token"}):
+        for given in (key, "-malformed", "new-key"):
+            response = post(api, TASKS, given, purge("orders"), headers=headers)
+            assert response.status_code == 401
+            assert REPLAYED not in response.headers
+            assert first.json()["delegation_task_id"] not in response.text
+    assert len(all_tasks(store)) == 1
+    check_replay(first, post(api, TASKS, key, purge("orders")))
+
+
+def test_a_read_has_no_use_for_a_key(api: Api, key: str) -> None:
+    for _ in range(2):
+        response = api.get(TASKS, headers={"Idempotency-Key": key})
+        assert response.status_code == 200
+        assert REPLAYED not in response.headers
+
+
+def test_with_keys_off_the_header_means_nothing(
+    make_settings: Any, issuer: Issuer, store: TaskStore, hand: Hand, key: str
+) -> None:
+    settings = make_settings().model_copy(
+        update={"idempotency": make_settings().idempotency.model_copy(update={"enabled": False})}
+    )
+    with running_api(settings) as origin:
+        api = Api(origin, issuer.token())
+        assert post(api, TASKS, key, purge("orders")).status_code == 202
+        hand.finish(all_tasks(store)[0])
+        assert REPLAYED not in post(api, TASKS, key, purge("orders")).headers
+    assert len(all_tasks(store)) == 2
+
+
+# --- Executing --------------------------------------------------------------------------------
+
+
+def test_synchronously_twice(api: Api, store: TaskStore, hand: Hand, key: str) -> None:
+    with finishing_everything(hand):
+        first = post(api, SYNC, key, purge("orders"))
+        assert first.status_code == 200, first.text
+        check_replay(first, post(api, SYNC, key, purge("orders")))
+    assert len(all_tasks(store)) == 1
+
+
+def test_a_duplicate_of_one_that_runs(
+    api: Api, hand: Hand, store: TaskStore, key: str, pool: ThreadPoolExecutor
+) -> None:
+    first = pool.submit(post, api, SYNC, key, purge("orders"))
+    task = hand.await_task("orders")
+    duplicate = pool.submit(post, api, SYNC, key, purge("orders"))
+    hand.finish(task)
+    assert first.result().status_code == duplicate.result().status_code == 200
+    assert first.result().json() == duplicate.result().json()
+    assert len(all_tasks(store)) == 1
+
+
+def test_a_failure_of_the_work(
+    api: Api, hand: Hand, store: TaskStore, key: str, pool: ThreadPoolExecutor
+) -> None:
+    first = pool.submit(post, api, SYNC, key, purge("orders"))
+    hand.finish(hand.await_task("orders"), StorageRefused("no"))
+    failed = first.result()
+    assert failed.status_code >= 400
+    again = post(api, SYNC, key, purge("orders"))
+    assert again.status_code == failed.status_code
+    assert again.json()["delegation_task_id"] == failed.json()["delegation_task_id"]
+    assert len(all_tasks(store)) == 1
+
+
+# --- Steering ---------------------------------------------------------------------------------
+
+
+def test_cancelling(api: Api, store: TaskStore, key: str) -> None:
+    task_id = api.submit("orders")
+    first = post(api, f"{TASKS}/{task_id}/cancel", key)
+    assert first.status_code == 202, first.text
+    versions = len(store.history(UUID(task_id)))
+    check_replay(first, post(api, f"{TASKS}/{task_id}/cancel", key))
+    assert len(store.history(UUID(task_id))) == versions
+    # Without a key it is another request, about a task that has ended.
+    assert REPLAYED not in api.post(f"{TASKS}/{task_id}/cancel").headers
+
+
+def test_retrying(api: Api, store: TaskStore, hand: Hand, key: str) -> None:
+    task_id = api.submit("orders")
+    hand.finish(store.get(UUID(task_id)), StorageRefused("no"))
+    assert store.get(UUID(task_id)).status is Status.FAILURE
+    first = post(api, f"{TASKS}/{task_id}/retry", key)
+    assert first.status_code == 202, first.text
+    hand.finish(store.get(UUID(task_id)), StorageRefused("no"))
+    versions = len(store.history(UUID(task_id)))
+    check_replay(first, post(api, f"{TASKS}/{task_id}/retry", key))
+    assert len(store.history(UUID(task_id))) == versions  # it was not started again
+    assert post(api, f"{TASKS}/{task_id}/retry", f"{key}-2").status_code == 202
+    assert len(store.history(UUID(task_id))) > versions
+
+
+def test_a_task_that_is_not_there(api: Api, key: str) -> None:
+    path = f"{TASKS}/{uuid4()}/cancel"
+    first = post(api, path, key)
+    assert first.status_code == 404
+    check_replay(first, post(api, path, key))
+
+
+def test_a_key_belongs_to_a_path(api: Api, store: TaskStore, key: str) -> None:
+    one, other = api.submit("orders"), api.submit("customers")
+    for task_id in (one, other):
+        response = post(api, f"{TASKS}/{task_id}/cancel", key)
+        assert response.status_code == 202
+        assert REPLAYED not in response.headers
+
+
+# --- Lost on the way --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lose(ledger_url: str, failpoints: Failpoints) -> Lose:
+    """Lets a request be executed, and nobody write down what became of it: as if the process had
+    died, its lease has run out."""
+
+    def lose(send: Callable[[], Any]) -> None:
+        failpoints.hold_at("idempotency.executed")
+        with ThreadPoolExecutor(1) as pool, psycopg.connect(ledger_url, autocommit=True) as ledger:
+            first = pool.submit(send)
+            failpoints.wait_until_hit("idempotency.executed")
+            ledger.execute(
+                "UPDATE idempotency_records SET owner = NULL, lease_expires_at = now()"
+                " WHERE http_status IS NULL"
+            )
+            failpoints.release("idempotency.executed")
+            first.result()
+
+    return lose
+
+
+def test_a_crash_between_admission_and_its_record_finds_the_same_task(
+    api: Api, store: TaskStore, lose: Lose, key: str
+) -> None:
+    lose(lambda: post(api, TASKS, key, purge("orders")))
+    [task] = all_tasks(store)
+    again = post(api, TASKS, key, purge("orders"))
+    assert (again.status_code, again.headers[REPLAYED]) == (202, "true")
+    assert again.json()["delegation_task_id"] == str(task.task_id)
+    check = post(api, TASKS, key, purge("orders"))
+    assert check.json() == again.json()
+    assert len(all_tasks(store)) == 1
+
+
+def test_also_if_it_has_ended_since(
+    api: Api, store: TaskStore, hand: Hand, lose: Lose, key: str
+) -> None:
+    lose(lambda: post(api, TASKS, key, purge("orders")))
+    [task] = all_tasks(store)
+    hand.finish(task)
+    again = post(api, TASKS, key, purge("orders"))
+    assert again.status_code == 202
+    assert again.json()["delegation_task_id"] == str(task.task_id)
+    assert len(all_tasks(store)) == 1
+
+
+def test_a_cancellation_whose_record_was_lost(
+    api: Api, store: TaskStore, lose: Lose, key: str
+) -> None:
+    task_id = api.submit("orders")
+    path = f"{TASKS}/{task_id}/cancel"
+    lose(lambda: post(api, path, key))
+    versions = len(store.history(UUID(task_id)))
+    again = post(api, path, key)
+    assert (again.status_code, again.headers[REPLAYED]) == (202, "true")
+    assert len(store.history(UUID(task_id))) == versions
+
+
+def test_a_retry_whose_record_was_lost(
+    api: Api, store: TaskStore, hand: Hand, lose: Lose, key: str
+) -> None:
+    task_id = api.submit("orders")
+    hand.finish(store.get(UUID(task_id)), StorageRefused("no"))
+    path = f"{TASKS}/{task_id}/retry"
+    lose(lambda: post(api, path, key))
+    # It ran again and failed again; the client asks what became of its request.
+    hand.finish(store.get(UUID(task_id)), StorageRefused("no"))
+    versions = len(store.history(UUID(task_id)))
+    again = post(api, path, key)
+    assert (again.status_code, again.headers[REPLAYED]) == (202, "true")
+    assert len(store.history(UUID(task_id))) == versions

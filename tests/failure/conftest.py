@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from support.gateway_fixtures import direct, gateway_stack, ledger, rows, running_way, scene, way
 from support.platform import Platform, checksums
 from support.purges import Purge
+
+__all__ = ["direct", "gateway_stack", "ledger", "rows", "running_way", "scene", "way"]
 
 
 @pytest.fixture

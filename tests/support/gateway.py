@@ -53,7 +53,7 @@ def gateway_settings(ledger: str, catalogs: Mapping[str, str], **sections: Any) 
     """Purges are the catalog's own affair here."""
     gateway = {"purge": {"task_type": "local"}, **sections.pop("gateway", {})}
     return Settings(
-        realm="demo",
+        realm=sections.pop("realm", "demo"),
         ledger={"url": ledger, "pool_size": 4},
         api={"accept_airflow_tokens": False},
         catalogs={

@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-import pyarrow as pa
 import pytest
 import requests
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.types import StringType
 
 from moraine.settings import CatalogSettings, Settings
 from moraine.tasks.store import TaskStore, open_pool
@@ -27,6 +25,7 @@ from moraine.tasks.worker import Worker
 from support.airflow_server import PASSWORD, airflow_server
 from support.api_server import running_api
 from support.drivers import attempt, settings_for
+from support.engines import ROWS, live_with_pyiceberg, live_with_spark
 from support.nessie import Nessie
 from support.s3_catalog import add_catalog
 from support.seaweedfs import SeaweedFS
@@ -176,28 +175,13 @@ def site(request: pytest.FixtureRequest) -> Site:
 
 def test_spark_lives_a_tables_life(site: Site) -> None:
     spark, catalog, namespace = site.spark, site.spark_catalog(), site.new_namespace()
-    orders, bills = f"{catalog}.{namespace}.orders", f"{catalog}.{namespace}.bills"
-    spark.sql(f"CREATE NAMESPACE {catalog}.{namespace}")
-    spark.sql(
-        f"CREATE TABLE {orders} (id BIGINT, item STRING) USING iceberg "
-        "TBLPROPERTIES ('gc.enabled' = 'true', 'format-version' = '2')"
-    )
-    spark.sql(f"INSERT INTO {orders} VALUES (1, 'tea'), (2, 'salt')")
-    spark.sql(f"ALTER TABLE {orders} ADD COLUMN price DOUBLE")
-    spark.sql(f"INSERT INTO {orders} VALUES (3, 'rice', 1.5)")
-    spark.sql(f"DELETE FROM {orders} WHERE id = 2")
-    rows = {tuple(row) for row in spark.table(orders).collect()}
-    assert rows == {(1, "tea", None), (3, "rice", 1.5)}
-    spark.sql(f"ALTER TABLE {orders} RENAME TO {namespace}.bills")
-    assert spark.table(bills).count() == 2
-    location = spark.sql(f"DESCRIBE EXTENDED {bills}").where("col_name = 'Location'")
-    folder = location.collect()[0]["data_type"].rpartition("/")[2]
+    folder = live_with_spark(spark, catalog, namespace).rpartition("/")[2]
     assert site.objects(folder)
 
     with site.working():
-        spark.sql(f"DROP TABLE {bills} PURGE")
+        spark.sql(f"DROP TABLE {catalog}.{namespace}.bills PURGE")
 
-    assert not spark.catalog.tableExists(bills)
+    assert not spark.catalog.tableExists(f"{catalog}.{namespace}.bills")
     left = site.objects(folder)
     # Nessie keeps what belongs to its own history.
     assert left == set() or site.name == "nessie"
@@ -211,22 +195,9 @@ def test_spark_lives_a_tables_life(site: Site) -> None:
 
 def test_pyiceberg_lives_a_tables_life(site: Site) -> None:
     catalog, namespace = site.pyiceberg(), site.new_namespace()
-    catalog.create_namespace(namespace, {"owner": "me"})
-    rows: Any = pa.table({"id": pa.array([1, 2], pa.int64()), "item": ["tea", "salt"]})
-    table = catalog.create_table(
-        f"{namespace}.orders", schema=rows.schema, properties={"gc.enabled": "true"}
-    )
-    table.append(rows)
-    if site.name != "nessie":  # it answers 500 to PyIceberg's new columns, asked directly as well
-        with table.update_schema() as update:
-            update.add_column("note", StringType())
-        rows = rows.append_column("note", pa.array(["a", "b"]))
-    table.append(rows)
-    assert catalog.load_table(f"{namespace}.orders").scan().to_arrow().num_rows == 4
-    catalog.rename_table(f"{namespace}.orders", f"{namespace}.bills")
-    bills = catalog.load_table(f"{namespace}.bills")
-    assert bills.schema().column_names == rows.column_names
-    folder = bills.location().rpartition("/")[2]
+    # Nessie answers 500 to PyIceberg's new columns, also without a gateway before it.
+    location = live_with_pyiceberg(catalog, namespace, evolves=site.name != "nessie")
+    folder = location.rpartition("/")[2]
     assert site.objects(folder)
 
     with site.working():
@@ -235,8 +206,8 @@ def test_pyiceberg_lives_a_tables_life(site: Site) -> None:
     with pytest.raises(NoSuchTableError):
         catalog.load_table(f"{namespace}.bills")
     assert not any(key.endswith(".parquet") for key in site.objects(folder))
-    kept = catalog.create_table(f"{namespace}.kept", schema=rows.schema)
-    kept.append(rows)
+    kept = catalog.create_table(f"{namespace}.kept", schema=ROWS.schema)
+    kept.append(ROWS)
     catalog.drop_table(f"{namespace}.kept")
     assert any(
         key.endswith(".parquet") for key in site.objects(kept.location().rpartition("/")[2])

@@ -20,7 +20,6 @@ from moraine.catalog.answers import keep_body, read_error, read_object, words_of
 from moraine.catalog.config import ConfigCache, Place, ServerConfig, is_suspect
 from moraine.catalog.endpoints import Endpoint, find_mutation
 from moraine.catalog.errors import (
-    KEY_HEADER,
     CatalogError,
     IdempotencyKeyConflict,
     IdempotencyWindowExpired,
@@ -42,13 +41,14 @@ from moraine.catalog.retries import (
     judge_read,
     parse_retry_after,
 )
+from moraine.idempotency.key import HEADER
 
 # Not structlog: until it is configured it prints, and this runs in other people's programs.
 log = logging.getLogger(__name__)
 
 _MOST_BYTES = 256 << 20
 _MOST_CONFIG_BYTES = 4 << 20
-_OF_A_BODY = ("Content-Length", "Content-Type", "Transfer-Encoding", KEY_HEADER)
+_OF_A_BODY = ("Content-Length", "Content-Type", "Transfer-Encoding", HEADER)
 _RAISED: dict[str, type[CatalogError]] = {
     IN_PROGRESS: RequestInProgress,
     REPLAY_FAILED: ReplayFailed,
@@ -122,7 +122,7 @@ class IdempotentAdapter(HTTPAdapter):
         lifetime = config.key_lifetime if config else None
         policy, window = ONCE, math.inf
         if lifetime is not None:
-            request.headers.setdefault(KEY_HEADER, str(uuid6.uuid7()))
+            request.headers.setdefault(HEADER, str(uuid6.uuid7()))
             if options["timeout"] is None:
                 options = {**options, "timeout": self._timeout}
             if _can_be_sent_again(request):
@@ -186,7 +186,7 @@ class IdempotentAdapter(HTTPAdapter):
     def _prepare_again(
         self, request: requests.PreparedRequest, outcome: Outcome, attempts: int, delay: float
     ) -> None:
-        key = request.headers.get(KEY_HEADER)
+        key = request.headers.get(HEADER)
         log.info("catalog.retry key=%s attempt=%d got=%s wait=%.2f", key, attempts, outcome, delay)
         if outcome.response is not None:
             outcome.response.close()
@@ -245,7 +245,7 @@ def _surface(request: requests.PreparedRequest, outcome: Outcome) -> requests.Re
         raise outcome.error
     response = outcome.response
     if kind := _RAISED.get(outcome.subtype):
-        key = request.headers.get(KEY_HEADER)
+        key = request.headers.get(HEADER)
         words = words_of(response, read_error(response))
         error = kind(f"{kind.__doc__} ({words})", status=response.status_code, key=key)
         error.request, error.response = request, response  # type: ignore[attr-defined]
@@ -256,7 +256,7 @@ def _surface(request: requests.PreparedRequest, outcome: Outcome) -> requests.Re
 def _expired(
     request: requests.PreparedRequest, outcome: Outcome, attempts: int, window: float
 ) -> IdempotencyWindowExpired:
-    key = str(request.headers.get(KEY_HEADER))
+    key = str(request.headers.get(HEADER))
     return IdempotencyWindowExpired(
         f"After {attempts} attempts the catalog has not said what came of the request with the key "
         f"{key}, which it remembers for {window:g} seconds; the last attempt got {outcome}. "

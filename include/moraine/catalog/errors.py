@@ -13,8 +13,7 @@ import requests
 from moraine.catalog.answers import read_error, words_of
 from moraine.catalog.endpoints import Endpoint
 from moraine.errors import MoraineError
-
-KEY_HEADER = "Idempotency-Key"
+from moraine.idempotency.key import HEADER
 
 
 class CatalogError(MoraineError):
@@ -225,4 +224,4 @@ def unknown_for(endpoint: Endpoint) -> type[OutcomeUnknown]:
 
 
 def key_of(request: requests.PreparedRequest | requests.Request | None) -> str | None:
-    return request.headers.get(KEY_HEADER) if request is not None else None
+    return request.headers.get(HEADER) if request is not None else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Self, TypeVar
 
@@ -15,7 +14,6 @@ from moraine.catalog.client import HttpCatalog
 from moraine.catalog.config import ServerConfig, is_suspect
 from moraine.catalog.endpoints import Endpoint
 from moraine.catalog.errors import (
-    KEY_HEADER,
     BadRequest,
     CatalogError,
     EndpointNotSupported,
@@ -26,9 +24,8 @@ from moraine.catalog.errors import (
     unknown_for,
 )
 from moraine.catalog.retries import never_left
+from moraine.idempotency.key import HEADER, PATTERN
 from moraine.settings import CatalogSettings
-
-_KEY = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}")
 
 T = TypeVar("T")
 Json = Mapping[str, Any]
@@ -97,7 +94,7 @@ class KeyedCatalog(HttpCatalog):
     def _change(
         self, endpoint: Endpoint, payload: Json | None, key: str | None, **options: Any
     ) -> dict[str, Any]:
-        if key is not None and not _KEY.fullmatch(key):
+        if key is not None and not PATTERN.fullmatch(key):
             raise BadRequest(
                 "An idempotency key has 1 to 255 letters, digits, '_', '.' or '-', and begins with "
                 "a letter or digit; nothing was sent.",
@@ -105,7 +102,7 @@ class KeyedCatalog(HttpCatalog):
             )
         if payload is not None:
             options["json"] = {name: value for name, value in payload.items() if value is not None}
-        return self._ask(endpoint, headers={KEY_HEADER: key} if key else {}, **options)
+        return self._ask(endpoint, headers={HEADER: key} if key else {}, **options)
 
     def _read_as(self, kind: Callable[[Json], T], endpoint: Endpoint, body: Json) -> T:
         try:

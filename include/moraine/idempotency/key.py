@@ -12,7 +12,7 @@ from moraine.errors import BadRequest
 HEADER = "Idempotency-Key"
 Format = Literal["any", "uuid", "uuid7"]
 
-_PATTERN = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}")
+PATTERN = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
@@ -29,7 +29,7 @@ def parse_key(values: Sequence[str], form: Format) -> str | None:
     if len(values) > 1:
         raise InvalidKey(f"{HEADER} is given {len(values)} times; send it once.")
     key = values[0].strip(" \t")
-    if not _PATTERN.fullmatch(key):
+    if not PATTERN.fullmatch(key):
         raise InvalidKey(
             f"{HEADER} must have 1 to 255 letters, digits, '_', '.' or '-', and begin with a "
             "letter or digit."

@@ -12,11 +12,12 @@ from uuid import uuid4
 import psycopg
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from moraine.errors import LedgerUnavailable
 from moraine.idempotency.model import Claim, Record, Response, Scope
 from moraine.log import get_logger
+from moraine.settings import IdempotencySettings
 from moraine.sql import load_queries
 
 log = get_logger(__name__)
@@ -51,6 +52,12 @@ async def open_async_pool(url: str, *, size: int) -> AsyncIterator[AsyncConnecti
         yield pool
 
 
+def count_records(pool: ConnectionPool[Any]) -> dict[str, int]:
+    """How many keys are in which state, for the metrics."""
+    with pool.connection() as connection:
+        return dict(connection.execute(_SQL["counts"]).fetchall())
+
+
 class RecordStore:
     """`lease` is how long an execution counts as alive without a heartbeat, `keep` how long a key
     is known."""
@@ -67,6 +74,15 @@ class RecordStore:
         self._lease = lease
         self._keep = keep
         self._most_bytes = most_bytes
+
+    @classmethod
+    def of(cls, pool: AsyncConnectionPool[Any], settings: IdempotencySettings) -> RecordStore:
+        return cls(
+            pool,
+            lease=settings.lease,
+            keep=settings.lifetime + settings.grace,
+            most_bytes=settings.max_stored_bytes,
+        )
 
     async def reserve(
         self, scope: Scope, payload_hash: str, intent: dict[str, Any]

@@ -11,6 +11,7 @@ from typing import Any
 from moraine.gateway.checks import answer_of, check
 from moraine.gateway.errors import UpstreamUnreachable
 from moraine.gateway.intents import intent_of
+from moraine.gateway.metadata import uuid_of
 from moraine.gateway.model import Intent, Kind, Operation, State, Target, Verdict
 from moraine.gateway.routes import Route, whole_query
 from moraine.gateway.upstream import Request, Upstream, parse_json
@@ -161,6 +162,8 @@ class CatalogMutation(Mutation):
             state = await self._read_again(meant)
             if not record.complete:
                 return _answer(meant, state)
+            if _is_of_another(kept, state[meant.targets[0]] or {}):
+                raise _gone(meant)
             if meant.operation in _WITH_CREDENTIALS:
                 return _with_fresh_secrets(kept, state[meant.targets[0]] or {})
             return kept
@@ -209,18 +212,29 @@ class CatalogMutation(Mutation):
     async def _read_again(self, intent: Intent) -> State:
         state = await self._reader.load_all(intent)
         if None in state.values():
-            raise ReplayFailed(
-                f"The request was carried out, but {intent.targets[0]} is gone since, and with it "
-                "the answer. It was not repeated."
-            )
+            raise _gone(intent)
         return state
 
 
+def _gone(intent: Intent) -> ReplayFailed:
+    return ReplayFailed(
+        f"The request was carried out, but {intent.targets[0]} is gone since, and with it the "
+        "answer. It was not repeated."
+    )
+
+
+def _is_of_another(kept: Response, loaded: Mapping[str, Any]) -> bool:
+    """Whether a kept answer is about a table or view that is not the one of that name now."""
+    uuid = uuid_of(loaded.get("metadata") or {})
+    return uuid is not None and b'-uuid"' in kept.body and uuid.encode() not in kept.body.lower()
+
+
 def _says_it_is_not_there(document: Any) -> bool:
-    """Not: that its metadata file is missing."""
+    """Not: that its metadata file is missing; nor anybody but the catalog, before it."""
     error = document.get("error") if isinstance(document, dict) else None
-    kind = error.get("type") if isinstance(error, dict) else None
-    return kind is None or "NoSuch" in str(kind)
+    if not isinstance(error, dict):
+        return False
+    return error.get("type") is None or "NoSuch" in str(error["type"])
 
 
 def _answer(intent: Intent, state: State) -> Response:

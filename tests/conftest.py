@@ -48,7 +48,7 @@ def store(ledger_url: str) -> Iterator[TaskStore]:
 
 
 # What takes long to start. The tests that share one of these go to the same worker of xdist.
-_SHARED = ("running_platform", "spark_stack", "seaweedfs", "catalog_stack")
+_SHARED = ("running_platform", "spark_stack", "seaweedfs", "catalog_stack", "gateway_stack")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -558,6 +558,22 @@ def test_what_cannot_be_loaded_can_be_dropped(caller: Caller, scene: Scene) -> N
     assert scene.tables() == []
 
 
+def test_a_404_that_is_not_the_catalogs_proves_nothing(
+    caller: Caller, way: Way, scene: Scene
+) -> None:
+    """Say, of a load balancer that knows no route: the table may be there as ever."""
+    key = new_key()
+    scene.direct.done(scene.create_table("t"))
+    ask = scene.drop_table("t")
+    way.break_with(answers(UNAVAILABLE))
+    assert caller.send(*ask, key=key).status_code == 503
+    way.break_reads_with(answers(Answer(404, b"<h1>404</h1>", (("Content-Type", "text/html"),))))
+    assert caller.send(*ask, key=key).status_code == 503
+    assert scene.tables() == ["t"]
+    assert caller.send(*ask, key=key).status_code == 204
+    assert scene.tables() == []
+
+
 @pytest.mark.parametrize("status", [500, 503])
 def test_while_nobody_can_look_nothing_is_repeated(
     caller: Caller, way: Way, scene: Scene, rows: Rows, status: int
@@ -643,6 +659,24 @@ def test_a_result_that_is_gone_is_not_made_again(
     assert again.status_code == 500
     assert error_of(again)["subtype"] == "idempotency_replay_failed"
     assert scene.tables() == []
+    assert len(way.mutations) == 1
+
+
+@pytest.mark.parametrize("prepare", ["create", "commit"])
+def test_a_result_is_gone_even_if_another_table_has_its_name(
+    caller: Caller, way: Way, scene: Scene, prepare: str
+) -> None:
+    if prepare == "commit":
+        scene.direct.done(scene.create_table("t"))
+    ask = scene.create_table("t") if prepare == "create" else scene.append("t", 1001)
+    key = new_key()
+    assert caller.send(*ask, key=key).status_code == 200
+    scene.direct.done(scene.drop_table("t"))
+    scene.direct.done(scene.create_table("t"))
+    again = caller.send(*ask, key=key)
+    assert again.status_code == 500
+    assert error_of(again)["subtype"] == "idempotency_replay_failed"
+    assert scene.snapshots("t") == []
     assert len(way.mutations) == 1
 
 

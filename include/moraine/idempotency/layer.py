@@ -63,6 +63,11 @@ class ReplayFailed(MoraineError):
     subtype = "idempotency_replay_failed"
 
 
+class _Overtaken(Exception):
+    """Somebody else has taken the key over, thinking this process dead. It was refused what the
+    other has done; what became of the request is in the record."""
+
+
 @dataclass(frozen=True, slots=True)
 class Applied:
     """R1: the change is there, and this is the answer to it."""
@@ -146,7 +151,8 @@ class Layer:
                 intent = await mutation.intent()
                 claim = await self.store.reserve(scope, mutation.payload_hash, intent)
                 if claim:
-                    return await self._execute(claim, mutation, intent)
+                    with contextlib.suppress(_Overtaken):
+                        return await self._execute(claim, mutation, intent)
             elif self._checks_payload and record.payload_hash != mutation.payload_hash:
                 raise KeyConflict()
             elif record.response is not None:
@@ -155,7 +161,8 @@ class Layer:
             elif record.abandoned:
                 claim = await self.store.take_over(scope, record.attempts)
                 if claim:
-                    return await self._reconcile(claim, mutation, record.intent)
+                    with contextlib.suppress(_Overtaken):
+                        return await self._reconcile(claim, mutation, record.intent)
             else:
                 left = give_up_at - asyncio.get_running_loop().time()
                 if left <= 0:
@@ -206,8 +213,11 @@ class Layer:
         """Keep what is final; what is not leaves the key to whoever asks next."""
         if self._is_final(mutation, response):
             kept = mutation.without_secrets(response)
-            if not await self._written(self.store.finalize(claim, kept)):
+            written = await self._written(self.store.finalize(claim, kept))
+            if not written:
                 log.warning("idempotency.not_finalized", path=claim.scope.resource_path)
+            if written is False and response.status >= 400:
+                raise _Overtaken()
             await async_failpoint("idempotency.finalized")
         elif is_refusal(response.status) and claim.first:
             await self._written(self.store.release(claim))
@@ -218,13 +228,13 @@ class Layer:
     def _is_final(self, mutation: Mutation, response: Response) -> bool:
         return is_final(response.status, mutation.subtype_of(response))
 
-    async def _written(self, change: Awaitable[bool]) -> bool:
-        """The answer is known and goes out, whether or not it could be written down: a key that
-        stays open is reconciled."""
+    async def _written(self, change: Awaitable[bool]) -> bool | None:
+        """The answer is known and goes out, even if it could not be written down (None): a key
+        that stays open is reconciled."""
         try:
             return await change
         except LedgerUnavailable:
-            return False
+            return None
 
     @contextlib.asynccontextmanager
     async def _holding(self, claim: Claim) -> AsyncIterator[None]:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from support.api_server import wait_for
@@ -436,6 +437,39 @@ def test_r2_it_is_taken_over(caller: Caller, way: Way, scene: Scene, rows: Rows,
     assert (row["http_status"], row["attempts"]) == (200, 2)
     assert caller.send(*ask, key=key).headers[REPLAYED] == "true"
     assert len(way.executed) == 1
+
+
+def test_who_was_thought_dead_cannot_write_down_an_outcome(
+    caller: Caller,
+    other_caller: Caller,
+    way: Way,
+    scene: Scene,
+    rows: Rows,
+    ledger: str,
+    pool: ThreadPoolExecutor,
+) -> None:
+    """A process that stood still for longer than its lease: meanwhile another has done the work,
+    which is why the catalog refuses it to the first. To its caller that must not look like a
+    failure."""
+    scene.direct.done(scene.create_table("t"))
+    key, held, ask = new_key(), Held(), scene.append("t", 1001)
+    way.break_with(held)
+    first = pool.submit(caller.send, *ask, key=key)
+    assert held.arrived.wait(10)
+    with psycopg.connect(ledger, autocommit=True) as connection:
+        connection.execute(
+            "UPDATE idempotency_records SET lease_expires_at = now() WHERE idempotency_key = %s",
+            [key],
+        )
+    second = other_caller.send(*ask, key=key)
+    assert second.status_code == 200
+    [row] = rows(key)
+    held.go_on.set()
+    late = first.result()
+    assert (late.status_code, late.headers[REPLAYED]) == (200, "true"), late.text
+    assert late.content == second.content
+    assert rows(key) == [row]
+    assert scene.snapshots("t") == [1001]
 
 
 def test_r1_when_the_ledger_was_away_at_the_end(

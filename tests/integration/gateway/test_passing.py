@@ -256,6 +256,14 @@ def test_headers_go_on_but_those_of_one_connection(start_gateway: StartGateway) 
     assert len([name for name, _ in answered if name == "date"]) == 1
 
 
+def test_a_key_that_is_there_twice(caller: Caller, way: Way, scene: Scene) -> None:
+    twice = [("Idempotency-Key", "a"), ("Idempotency-Key", "a"), ("Content-Length", "0")]
+    with exchange(caller.url, "POST", f"/v1/{scene.path('tables')}", twice) as response:
+        assert response.status == 400
+        assert "2 times" in json.loads(response.read())["error"]["message"]
+    assert way.mutations == []
+
+
 def test_a_redirect_is_the_clients_affair(start_gateway: StartGateway) -> None:
     elsewhere = (("Location", "http://127.0.0.1:9/v1/x"),)
     with Scripted(lambda _: Answer(307, b"", elsewhere)) as catalog:

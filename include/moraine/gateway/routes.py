@@ -98,8 +98,8 @@ def parse(method: str, path: str) -> Route:
         catalog, path = unquote(named["catalog"]), named["path"]
     if not path.startswith("/v1/"):
         raise NoSuchRoute()
-    if any(unquote(segment) in ("", ".", "..") for segment in path[4:].rstrip("/").split("/")):
-        raise BadRequest("The path has an empty segment, or one of dots.")
+    if not all(map(_is_name, path[4:].rstrip("/").split("/"))):
+        raise BadRequest("The path has a segment that is empty, of dots, or no text.")
     segments = path.removeprefix("/v1/").rstrip("/").split("/")
     # Which of two readings is right cannot be told from a path; the shorter prefix is taken.
     for start in range(len(segments)):
@@ -115,6 +115,14 @@ def parse(method: str, path: str) -> Route:
                 **names,
             )
     return Route(method, path, catalog)
+
+
+def _is_name(segment: str) -> bool:
+    try:
+        name = unquote(segment, errors="strict")
+    except UnicodeDecodeError:
+        return False
+    return name not in ("", ".", "..") and "\x00" not in name
 
 
 class NoSuchRoute(BadRequest):

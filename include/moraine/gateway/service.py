@@ -222,9 +222,11 @@ class Gateway:
                 response = await mutation.execute(await mutation.intent())
             else:
                 response = await self._layer.handle(mutation)
-        except MalformedBody:
-            # The catalog knows best what is wrong with it, and says so.
-            return await self._pass(call, body)
+        except MalformedBody as error:
+            # A catalog may take it all the same; but then nobody could tell whether it did.
+            raise BadRequest(
+                f"With an Idempotency-Key the body must be as the spec says. {error}."
+            ) from None
         await respond(call.send, response)
 
     def _mutation(

@@ -745,6 +745,36 @@ def test_after_lifetime_and_grace_a_key_is_unknown(
     assert (row["http_status"], row["attempts"]) == (409, 1)
 
 
+def test_who_is_later_than_the_lifetime_of_its_key_writes_down_nothing(
+    caller: Caller,
+    other_caller: Caller,
+    way: Way,
+    scene: Scene,
+    rows: Rows,
+    ledger: str,
+    pool: ThreadPoolExecutor,
+) -> None:
+    """By then the key may be somebody else's."""
+    key, late, new = new_key(), Held(), Held()
+    way.break_with(late, new)
+    first = pool.submit(caller.send, *scene.create_table("t"), key=key)
+    assert late.arrived.wait(10)
+    with psycopg.connect(ledger, autocommit=True) as connection:
+        connection.execute(
+            "UPDATE idempotency_records SET expires_at = now() WHERE idempotency_key = %s", [key]
+        )
+    second = pool.submit(other_caller.send, *scene.create_table("u"), key=key)
+    assert new.arrived.wait(10)
+    [row] = rows(key)
+    late.go_on.set()
+    assert first.result().status_code == 200
+    assert rows(key) == [row]
+    new.go_on.set()
+    assert second.result().status_code == 200
+    assert other_caller.send(*scene.create_table("u"), key=key).headers[REPLAYED] == "true"
+    assert scene.tables() == ["t", "u"]
+
+
 def test_grace_is_on_top_of_what_is_advertised(
     start_gateway: StartGateway, scene: Scene, rows: Rows
 ) -> None:

@@ -322,10 +322,32 @@ def test_a_body_that_is_too_large(
     assert caller.send(*scene.create_table("u"), key=key).status_code == 200
 
 
-def test_an_empty_body_where_one_is_wanted(caller: Caller, scene: Scene) -> None:
-    ours = caller.send("POST", scene.path("tables"), key=new_key())
-    theirs = scene.direct.send("POST", scene.path("tables"))
-    assert ours.status_code == theirs.status_code
+@pytest.mark.parametrize(
+    "body",
+    [
+        # What the catalog takes, and would take a second time under another key.
+        {"namespace": ["{name}"], "properties": {"a": 1}},
+        {"namespace": ["{name}"], "properties": {"a": "nul \x00"}},
+        # What it does not.
+        {"namespace": "{name}"},
+        {},
+        b"",
+        b"no JSON",
+        b"[1]",
+    ],
+)
+def test_a_body_of_which_nobody_could_tell_whether_it_was_carried_out(
+    caller: Caller, way: Way, scene: Scene, rows: Rows, body: Any
+) -> None:
+    text = body if isinstance(body, bytes) else json.dumps(body).encode()
+    text, key = text.replace(b"{name}", scene.namespace.encode() + b"x"), new_key()
+    response = caller.post("namespaces", text, key=key)
+    assert (response.status_code, error_of(response)["type"]) == (400, "BadRequestException")
+    assert way.mutations == []
+    assert rows(key) == []
+    # Without a key it is between the caller and the catalog, as ever.
+    caller.post("namespaces", text)
+    assert len(way.mutations) == 1
 
 
 class Flood:

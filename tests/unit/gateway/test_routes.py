@@ -152,9 +152,12 @@ def test_names_are_decoded_once_and_encoded_again() -> None:
         "/v1/namespaces//tables",
         "/prod/v1/namespaces/..",
         "/v1/",
+        "/v1/namespaces/a%00b",
+        "/v1/namespaces/%FF/tables",
+        "/v1/namespaces/n/tables/%ED%A0%80",
     ],
 )
-def test_dots_and_empty_segments_are_refused(path: str) -> None:
+def test_dots_empty_segments_and_what_is_no_text_are_refused(path: str) -> None:
     with pytest.raises(BadRequest) as refusal:
         parse("DELETE", path)
     assert refusal.value.http_status == 400

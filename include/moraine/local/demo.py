@@ -1,4 +1,5 @@
-"""The demo: one real table, purged from HTTP to Spark and back, on the embedded stack."""
+"""The demo: one real table, purged from HTTP to Spark and back, on the embedded stack; and another
+one that is made and dropped through the gateway."""
 
 from __future__ import annotations
 
@@ -10,11 +11,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import uuid6
 from rich.console import Console
 from rich.table import Table
 
+from moraine.api.app import GATEWAY_PATH
 from moraine.api.client import DelegationClient
 from moraine.catalog.client import RestCatalog
+from moraine.catalog.iceberg import IcebergCatalog
 from moraine.display import follow_progress, history_table, result_tables
 from moraine.local.progress import ProgressDisplay
 from moraine.local.samples import write_orders
@@ -46,6 +50,7 @@ def run(console: Console) -> None:
         os.environ.update(stack.environment())
         get_settings.cache_clear()
         _purge_a_table(console, stack)
+        _use_the_gateway(console, stack)
     finally:
         if was_running:
             console.print("\nThe stack was running before, so it goes on.")
@@ -98,6 +103,36 @@ def _purge_a_table(console: Console, stack: Stack) -> None:
     console.print(history_table(client.task(task_id)))
     if left:
         raise SystemExit("Files are left: this is a bug.")
+
+
+def _use_the_gateway(console: Console, stack: Stack) -> None:
+    uri = f"{get_settings().airflow.url}{GATEWAY_PATH}/{CATALOG}"
+    _step(console, 6, f"The same catalog through the gateway: {uri}")
+    catalog = IcebergCatalog(uri)
+    lifetime = catalog.server_config.key_lifetime
+    console.print(f"It understands idempotency keys; each is good for {lifetime}.", highlight=False)
+    table, key = f"baskets_{int(time.time())}", str(uuid6.uuid7())
+    field = {"id": 1, "name": "id", "type": "long", "required": False}
+    schema = {"type": "struct", "schema-id": 0, "fields": [field]}
+    uuids = [
+        catalog.create_table(NAMESPACE, table, schema, idempotency_key=key).uuid for _ in range(2)
+    ]
+    console.print(
+        f"{NAMESPACE}.{table}, created twice with the key {key}: table {uuids[0]}, and again "
+        f"{uuids[1]}.",
+        highlight=False,
+    )
+    with console.status("DELETE …?purgeRequested=true: a delegated purge, then a drop"):
+        catalog.drop_table(NAMESPACE, table, purge=True)
+    folder = stack.home / "warehouse" / NAMESPACE / table
+    left, there = _files(folder), catalog.table_exists(NAMESPACE, table)
+    console.print(
+        f"Dropped with its files: {len(left)} are left, and the catalog "
+        f"{'still has it' if there else 'does not know it any more'}.",
+        highlight=False,
+    )
+    if left or there or len(set(uuids)) > 1:
+        raise SystemExit("That is not as it should be: this is a bug.")
 
 
 def _step(console: Console, number: int, words: str) -> None:

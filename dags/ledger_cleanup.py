@@ -3,7 +3,7 @@
 
 Hourly: removes finished tasks older than `delegation.task.retention`, in batches, with their
 history and their folder in the workspace. A live task is never touched. What is removed stays in
-the totals that the metrics show.
+the totals that the metrics show. Also removes idempotency keys whose lifetime and grace are over.
 """
 
 from __future__ import annotations
@@ -36,7 +36,15 @@ def ledger_cleanup() -> None:
         with dag_service() as service:
             return service.cleanup()
 
+    @task
+    def forget_keys() -> int:
+        """Remove expired keys; the return value is how many went."""
+        from moraine.runtime import forget_expired_keys
+
+        return forget_expired_keys()
+
     cleanup()
+    forget_keys()
 
 
 ledger_cleanup()

@@ -47,11 +47,20 @@ def store(ledger_url: str) -> Iterator[TaskStore]:
         yield TaskStore(pool)
 
 
+# What takes long to start. The tests that share one of these go to the same worker of xdist.
+_SHARED = ("running_platform", "spark_stack", "seaweedfs", "catalog_stack")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test's time limit is about the test: whichever comes first also starts the platform."""
     for item in items:
-        if "running_platform" in getattr(item, "fixturenames", ()):
+        needed = getattr(item, "fixturenames", ())
+        if "running_platform" in needed:
             item.add_marker(pytest.mark.timeout(300, func_only=True))
+        if shared := [name for name in _SHARED if name in needed]:
+            # Whoever needs Spark or an S3 server needs most of what goes with them.
+            group = "stores" if shared[0] in ("spark_stack", "seaweedfs") else shared[0]
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

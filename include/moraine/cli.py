@@ -25,14 +25,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 tasks_app = typer.Typer(help="Look at tasks and steer them.", no_args_is_help=True)
+tables_app = typer.Typer(help="Look at tables that are being dropped.", no_args_is_help=True)
 ledger_app = typer.Typer(help="Care for the ledger's database.", no_args_is_help=True)
 app.add_typer(local_app)
 app.add_typer(tasks_app, name="tasks")
+app.add_typer(tables_app, name="tables")
 app.add_typer(ledger_app, name="ledger")
 
 out = Console()
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 TaskId = Annotated[str, typer.Argument(help="The task's id.")]
+Catalog = Annotated[str, typer.Argument(help="The catalog, as the settings name it.")]
+TableName = Annotated[str, typer.Argument(help="NAMESPACE.TABLE; levels are separated by dots.")]
 
 
 def main() -> None:
@@ -60,18 +64,21 @@ def demo() -> None:
 
 @app.command()
 def purge(
-    catalog: Annotated[str, typer.Argument(help="The catalog, as the settings name it.")],
-    table: Annotated[str, typer.Argument(help="NAMESPACE.TABLE; levels are separated by dots.")],
+    catalog: Catalog,
+    table: TableName,
     dry_run: Annotated[bool, typer.Option(help="List the files and delete nothing.")] = False,
+    drop: Annotated[
+        bool, typer.Option(help="Drop the table from the catalog when its files are gone.")
+    ] = False,
     wait: Annotated[bool, typer.Option(help="Wait for the end and show progress.")] = False,
     as_json: Json = False,
 ) -> None:
     """Purge a table: delete every file of it, and show that none is left."""
-    *namespace, name = table.split(".")
-    if not namespace:
-        raise typer.BadParameter("write it as NAMESPACE.TABLE", param_hint="TABLE")
+    namespace, name = _split(table)
     client = _client()
     properties = {"dryRun": "true"} if dry_run else {}
+    if drop:
+        properties["dropTable"] = "true"
     task_id = client.purge(catalog, namespace, name, **properties)["delegation_task_id"]
     if wait or dry_run:
         _follow(client, task_id, quiet=as_json)
@@ -139,6 +146,47 @@ def retry_task(task_id: TaskId, as_json: Json = False) -> None:
     _show_steered(_client().call("POST", f"/v1/tasks/{task_id}/retry"), as_json)
 
 
+@tables_app.command("dropped")
+def list_dropped(as_json: Json = False) -> None:
+    """List the tables that the gateway hides because they are being purged and dropped."""
+    found = _client().call("GET", "/v1/tombstones")
+    if as_json:
+        _print_json(found)
+        return
+    shown = Table("catalog", "table", "hidden since", "task")
+    for tombstone in found["tombstones"]:
+        shown.add_row(
+            tombstone["catalog_name"],
+            _whole_name(tombstone),
+            tombstone["hidden_since"][:19].replace("T", " "),
+            tombstone["delegation_task_id"],
+        )
+    out.print(shown)
+
+
+@tables_app.command("undrop")
+def undrop_table(catalog: Catalog, table: TableName, as_json: Json = False) -> None:
+    """Bring a table back whose purge has ended and has deleted nothing."""
+    client = _client()
+    namespace, name = _split(table)
+    wanted = (catalog, namespace, name)
+    for tombstone in client.call("GET", "/v1/tombstones")["tombstones"]:
+        if wanted == (
+            tombstone["catalog_name"],
+            tombstone["namespace_levels"],
+            tombstone["table_name"],
+        ):
+            task_id = tombstone["delegation_task_id"]
+            lifted = client.call("POST", f"/v1/tombstones/{task_id}/lift")
+            break
+    else:
+        raise MoraineError(f"No table {table} of {catalog} is being dropped.")
+    if as_json:
+        _print_json(lifted)
+    else:
+        out.print(f"{catalog}.{table} is there again.", highlight=False)
+
+
 # --- The ledger and the API -----------------------------------------------------------------
 
 
@@ -158,7 +206,7 @@ def clean_ledger(
     ] = None,
 ) -> None:
     """Remove finished tasks past their retention."""
-    from moraine.runtime import open_service
+    from moraine.runtime import forget_expired_keys, open_service
 
     settings = _settings()
     if older_than_days is not None:
@@ -169,6 +217,8 @@ def clean_ledger(
         settings = settings.model_copy(update={"delegation": delegation})
     with open_service(settings) as service:
         out.print(f"{service.cleanup()} finished tasks removed.")
+    url = settings.ledger.url.get_secret_value()
+    out.print(f"{forget_expired_keys(url)} expired keys removed.")
 
 
 @app.command()
@@ -217,6 +267,17 @@ def _client() -> Any:
     from moraine.api.client import DelegationClient
 
     return DelegationClient(_settings())
+
+
+def _split(table: str) -> tuple[list[str], str]:
+    *namespace, name = table.split(".")
+    if not namespace:
+        raise typer.BadParameter("write it as NAMESPACE.TABLE", param_hint="TABLE")
+    return namespace, name
+
+
+def _whole_name(tombstone: dict[str, Any]) -> str:
+    return ".".join([*tombstone["namespace_levels"], tombstone["table_name"]])
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import SecretStr
 
 from moraine.catalog.connections import with_connections
 from moraine.dag_runs import AirflowSession, DagRuns
+from moraine.idempotency.store import RecordStore, open_async_pool
 from moraine.operations import OPERATIONS
+from moraine.operations.purge.tombstones import TombstoneStore
 from moraine.settings import AirflowSettings, CatalogSettings, Settings, get_settings
 from moraine.tasks.service import TaskService
 from moraine.tasks.store import TaskStore, open_pool
@@ -24,6 +27,8 @@ from moraine.tasks.worker import Worker
 if TYPE_CHECKING:
     from airflow.sdk import Connection
     from pyspark.sql import SparkSession
+
+T = TypeVar("T")
 
 LEDGER = "moraine_ledger"
 SPARK = "moraine_spark"
@@ -71,6 +76,49 @@ def submitted_worker(owner: str) -> Iterator[Worker]:
     settings = get_settings()
     with _store(settings.ledger.url.get_secret_value(), settings, _WORKER_PATIENCE) as store:
         yield Worker(store, settings, owner)
+
+
+def reconcile_keys() -> dict[str, int]:
+    """For Dags: settle idempotency keys that nobody has come back for."""
+    from moraine.gateway.reconcile import Reconciler
+
+    settings = get_settings()
+
+    async def run(records: RecordStore) -> dict[str, int]:
+        with _store(_ledger_url(), settings, _WORKER_PATIENCE) as tasks:
+            tombstones = TombstoneStore(tasks.pool, settings.realm)
+            reconciler = Reconciler(records, tasks, tombstones, catalog_settings, settings.realm)
+            return {settled.value: count for settled, count in (await reconciler.run()).items()}
+
+    return _with_records(_ledger_url(), settings, run)
+
+
+def forget_expired_keys(url: str | None = None) -> int:
+    """Remove idempotency keys that are over, batch by batch."""
+    settings = get_settings()
+    cleanup = settings.idempotency.cleanup
+    if not cleanup.enabled:
+        return 0
+
+    async def run(records: RecordStore) -> int:
+        removed = 0
+        while batch := await records.remove_expired(cleanup.batch):
+            removed += batch
+        return removed
+
+    return _with_records(url or _ledger_url(), settings, run)
+
+
+def _with_records(
+    url: str, settings: Settings, work: Callable[[RecordStore], Coroutine[Any, Any, T]]
+) -> T:
+    """Run something on the records of keyed requests, in an event loop of its own."""
+
+    async def run() -> T:
+        async with open_async_pool(url, size=2) as pool:
+            return await work(RecordStore.of(pool, settings.idempotency))
+
+    return asyncio.run(run())
 
 
 def dag_runs() -> DagRuns:

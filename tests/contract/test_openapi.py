@@ -70,6 +70,8 @@ def test_it_has_every_route() -> None:
         ("POST", "/v1/tasks/{task_id}/cancel"),
         ("POST", "/v1/tasks/{task_id}/retry"),
         ("GET", "/v1/tasks/{task_id}/events"),
+        ("GET", "/v1/tombstones"),
+        ("POST", "/v1/tombstones/{task_id}/lift"),
         ("GET", "/health/live"),
         ("GET", "/health/ready"),
         ("GET", "/metrics"),
@@ -77,13 +79,15 @@ def test_it_has_every_route() -> None:
 
 
 STATUSES = {
-    "executeSynchronousTask": "200 400 401 403 409 413 415 500 502 503",
-    "submitTask": "202 400 401 403 409 413 415 503",
+    "executeSynchronousTask": "200 400 401 403 409 413 415 422 500 502 503",
+    "submitTask": "202 400 401 403 409 413 415 422 503",
     "listTasks": "200 400 401 403 503",
     "getTask": "200 400 401 403 404 503",
-    "cancelTask": "202 400 401 403 404 409 503",
-    "retryTask": "202 400 401 403 404 409 503",
+    "cancelTask": "202 400 401 403 404 409 422 503",
+    "retryTask": "202 400 401 403 404 409 422 503",
     "streamTaskEvents": "200 400 401 403 404 503",
+    "listTombstones": "200 401 403 503",
+    "liftTombstone": "200 400 401 403 404 409 503",
     "live": "200",
     "ready": "200 503",
     "metrics": "200 401 403 503",

@@ -17,6 +17,7 @@ from moraine.api import health, openapi
 from moraine.api.auth import Access
 from moraine.api.errors import install_error_handlers
 from moraine.api.services import Services
+from moraine.operations.purge import routes as tombstones
 from moraine.settings import Settings
 from moraine.tasks import routes
 from moraine.tasks.keyed import KeyedTasks
@@ -53,6 +54,7 @@ def create_app(services: Services | None = None) -> FastAPI:
         redirect_slashes=False,
     )
     app.include_router(routes.router)
+    app.include_router(tombstones.router)
     app.include_router(health.router)
     install_error_handlers(app)
     app.add_middleware(KeyedTasks)

@@ -6,7 +6,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from moraine.idempotency.key import HEADER
 from moraine.tasks.operation import Registry
+from moraine.tasks.routes import errors
 from moraine.tasks.schemas import CommonPayload, ErrorResponse, TaskDetail, TaskPage, TaskPayload
 
 _REFERENCE = "#/components/schemas/{model}"
@@ -19,6 +21,21 @@ _BEARER = {
 }
 
 
+_KEY = {
+    "name": HEADER,
+    "in": "header",
+    "required": False,
+    "description": "A repetition with the same key is carried out once, and answered alike.",
+    "schema": {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 255,
+        "pattern": "^[a-zA-Z0-9][a-zA-Z0-9_.-]*$",
+        "examples": ["0199c2f2-7d3c-7a5e-8a57-1f0b6d2c9e11"],
+    },
+}
+
+
 def complete(document: dict[str, Any], operations: Registry) -> None:
     """Add the payload of every operation, examples, and who may call."""
     document["components"]["securitySchemes"] = {"BearerAuth": _BEARER}
@@ -28,6 +45,9 @@ def complete(document: dict[str, Any], operations: Registry) -> None:
             route["security"] = [] if path.startswith("/health") else [{"BearerAuth": []}]
             # Bad parameters are answered with 400 and the contract's error body.
             route["responses"].pop("422", None)
+            if item.get("post") is route and path.startswith("/v1/tasks"):
+                route.setdefault("parameters", []).append(_KEY)
+                route["responses"] |= {str(k): v for k, v in errors(409, 422).items()}
             for parameter in route.get("parameters", []):
                 if parameter["name"] == "type":
                     parameter["schema"]["anyOf"][0]["enum"] = operations.names

@@ -70,12 +70,7 @@ async def _open(settings: Settings) -> AsyncIterator[Context]:
         feed = TaskFeed(url, store)
         service = TaskService(store, dag_runs, operations.OPERATIONS, settings)
         hidden = HiddenTables(url, TombstoneStore(pool, settings.realm))
-        records = RecordStore(
-            async_pool,
-            lease=keys.lease,
-            keep=keys.lifetime + keys.grace,
-            most_bytes=keys.max_stored_bytes,
-        )
+        records = RecordStore.of(async_pool, keys)
         layer = Layer(records, lease=keys.lease, wait=keys.wait, checks_payload=keys.check_payload)
         context = Context(
             settings=settings,

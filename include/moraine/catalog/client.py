@@ -190,9 +190,13 @@ class HttpCatalog:
         return (str(identifier.get("name")) for identifier in pages)
 
     @property
+    def separator(self) -> str:
+        """What joins a namespace's levels, percent-encoded, as it goes into a path."""
+        return self._properties.get("namespace-separator", _DEFAULT_SEPARATOR)
+
+    @property
     def _separator(self) -> str:
-        # It is advertised percent-encoded, as it goes into the path.
-        return unquote(self._properties.get("namespace-separator", _DEFAULT_SEPARATOR))
+        return unquote(self.separator)
 
     def _send(self, endpoint: Endpoint, path: str, **options: Any) -> dict[str, Any]:
         try:
@@ -246,6 +250,15 @@ class RestCatalog(HttpCatalog):
             headers=DELEGATION if vend else {},
         )
         return _loaded(body)
+
+    def read(self, endpoint: Endpoint, path: str, query: str) -> dict[str, Any] | None:
+        """What the catalog says of what is at a path; None if there is no such thing."""
+        try:
+            return self._send(endpoint, path.lstrip("/"), params=query)
+        except MetadataMissing:
+            raise
+        except TableNotFound:
+            return None
 
     def drop_table(self, namespace: Sequence[str], table: str) -> None:
         """Drop the metadata; the files are none of the catalog's business."""

@@ -61,8 +61,9 @@ def ask_table(body: Body) -> dict[str, Any]:
             {name: value for name, value in asked.items() if name not in _RESERVED_PROPERTIES}
         ),
     }
-    if (version := asked.get("format-version", "")).isdecimal():
-        effect["format-version"] = int(version[:4])
+    version = asked.get("format-version", "")
+    if version.isdecimal() and len(version) < 5:
+        effect["format-version"] = int(version)
     return effect
 
 

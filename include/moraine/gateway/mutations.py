@@ -12,7 +12,7 @@ from moraine.gateway.checks import answer_of, check
 from moraine.gateway.errors import UpstreamUnreachable
 from moraine.gateway.intents import intent_of
 from moraine.gateway.model import Intent, Kind, Operation, State, Target, Verdict
-from moraine.gateway.routes import Route
+from moraine.gateway.routes import Route, whole_query
 from moraine.gateway.upstream import Request, Upstream, parse_json
 from moraine.idempotency.layer import (
     Applied,
@@ -69,10 +69,11 @@ class CatalogReader:
         self._route = route
         self._request = request
 
-    async def load(self, target: Target, query: str = "") -> Mapping[str, Any] | None:
+    async def load(self, target: Target, query: str | None = None) -> Mapping[str, Any] | None:
         """What the catalog says of something; None if it has no such thing."""
         separator = await self._upstream.separator(self._request)
         path = self._route.path_of(target, separator)
+        query = whole_query(target.kind) if query is None else query
         response = await self._upstream.fetch(self._request.reading(path, query))
         body = response.body
         if response.rest is not None:
@@ -178,9 +179,8 @@ class CatalogMutation(Mutation):
     async def _look_before(self, target: Target) -> dict[str, Any]:
         """What is there now. Whoever may not look may still be allowed to change it."""
         try:
-            found = await self._reader.load(
-                target, "snapshots=refs" if target.kind is Kind.TABLE else ""
-            )
+            few = "snapshots=refs" if target.kind is Kind.TABLE else ""
+            found = await self._reader.load(target, few)
         except (PassedOn, UpstreamUnreachable):
             return {}
         if found is None:

@@ -134,6 +134,11 @@ def split_levels(namespace: str, separator: str) -> tuple[str, ...]:
     return (unquote(namespace),)
 
 
+def whole_query(kind: Kind) -> str:
+    """For a load that leaves nothing out: a snapshot that no branch names is one all the same."""
+    return "snapshots=all" if kind is Kind.TABLE else ""
+
+
 def _resource(segments: list[str]) -> tuple[str, dict[str, str]] | None:
     """The shape of a path below its prefix, and the names in it; None if the spec has no such."""
     match segments:

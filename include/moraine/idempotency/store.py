@@ -17,6 +17,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from moraine.errors import LedgerUnavailable
 from moraine.idempotency.model import Claim, Record, Response, Scope
 from moraine.log import get_logger
+from moraine.settings import IdempotencySettings
 from moraine.sql import load_queries
 
 log = get_logger(__name__)
@@ -67,6 +68,15 @@ class RecordStore:
         self._lease = lease
         self._keep = keep
         self._most_bytes = most_bytes
+
+    @classmethod
+    def of(cls, pool: AsyncConnectionPool[Any], settings: IdempotencySettings) -> RecordStore:
+        return cls(
+            pool,
+            lease=settings.lease,
+            keep=settings.lifetime + settings.grace,
+            most_bytes=settings.max_stored_bytes,
+        )
 
     async def reserve(
         self, scope: Scope, payload_hash: str, intent: dict[str, Any]

@@ -112,6 +112,11 @@ _ERRORS = {
         "UNSUPPORTED_MEDIA_TYPE",
         "Send the body as application/json.",
     ),
+    422: (
+        "The Idempotency-Key was used for another request.",
+        "IDEMPOTENCY_KEY_CONFLICT",
+        "This Idempotency-Key was used for another request; use a new key.",
+    ),
     500: (
         "The task failed for good, or takes longer than a request may wait.",
         "SYNC_WAIT_EXCEEDED",

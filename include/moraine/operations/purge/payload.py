@@ -13,6 +13,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic.json_schema import SkipJsonSchema
 
 from moraine.tasks.operation import Parameters
 
@@ -110,9 +111,8 @@ class PurgeParameters(_Model, Parameters):
     metadata_location: Text | None = None
     metadata: PinnedMetadata | None = None
     properties: PurgeProperties = PurgeProperties()
-    tombstone: bool | None = Field(
-        None, description="Set by the gateway: purge only while it hides the table from others"
-    )
+    tombstone: SkipJsonSchema[bool | None] = None
+    """Set by the gateway: purge only while it hides the table from its clients."""
     config: dict[str, Any] | None = Field(
         None, exclude=True, description="Accepted and dropped: credentials come from loadTable"
     )

@@ -1,0 +1,290 @@
+"""DROP TABLE … PURGE through the gateway: a delegated purge, then a drop of the metadata."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import NoSuchTableError
+
+from moraine.errors import TableNotFound
+from moraine.tasks.model import Status
+from support.dropping import GatewayClient, gateway_of, own_gateway
+from support.platform import CATALOG, NAMESPACE, Platform, Table, wait_for
+
+FIRE_AND_FORGET = {"MORAINE_GATEWAY__PURGE__MODE": "fire-and-forget"}
+
+
+@pytest.fixture
+def gateway(platform: Platform) -> GatewayClient:
+    return gateway_of(platform)
+
+
+def error_of(response: requests.Response) -> dict[str, Any]:
+    return dict(response.json()["error"])
+
+
+def check_gone(platform: Platform, table: Table) -> None:
+    """Files and metadata, and the tombstone with them."""
+    assert table.files() == {}
+    with pytest.raises(TableNotFound):
+        platform.load(table)
+    assert tombstones(platform, table) == []
+
+
+def tombstones(platform: Platform, table: Table) -> list[dict[str, Any]]:
+    found = platform.client.call("GET", "/v1/tombstones")["tombstones"]
+    return [tombstone for tombstone in found if tombstone["table_name"] == table.name]
+
+
+# --- Clients as they are ----------------------------------------------------------------------
+
+
+def test_pyiceberg_purges_a_table(platform: Platform, gateway: GatewayClient) -> None:
+    table, beside = platform.write_table(), platform.write_table()
+    others = beside.files()
+    catalog = load_catalog("gateway", type="rest", uri=gateway.url)
+    assert catalog.load_table((NAMESPACE, table.name)).current_snapshot() is not None
+
+    catalog.purge_table((NAMESPACE, table.name))
+
+    check_gone(platform, table)
+    with pytest.raises(NoSuchTableError):
+        catalog.load_table((NAMESPACE, table.name))
+    task = platform.task_of(table)
+    assert task.status is Status.SUCCESS
+    assert task.result is not None
+    assert task.result["table_dropped"] is True
+    assert (task.result_summary or "").endswith("The catalog has dropped the table.")
+    assert beside.files() == others
+    assert platform.load(beside).uuid
+
+
+def test_spark_drops_a_table_with_purge(platform: Platform, gateway: GatewayClient) -> None:
+    table = platform.write_table()
+    spark = platform.spark
+    for name, value in {
+        "type": "rest",
+        "uri": gateway.url,
+        "cache-enabled": "false",
+        "rest-catalog-purge": "true",
+    }.items():
+        spark.conf.set(f"spark.sql.catalog.gateway.{name}", value)
+    spark.conf.set("spark.sql.catalog.gateway", "org.apache.iceberg.spark.SparkCatalog")
+    assert spark.table(f"gateway.{NAMESPACE}.{table.name}").count() == 99
+
+    spark.sql(f"DROP TABLE gateway.{NAMESPACE}.{table.name} PURGE")
+
+    check_gone(platform, table)
+    assert platform.task_of(table).status is Status.SUCCESS
+    assert gateway.create(table.name).status_code == 200, "the name is free again"
+
+
+def test_a_drop_without_purge_keeps_the_files(platform: Platform, gateway: GatewayClient) -> None:
+    table = platform.write_table()
+    files = table.files()
+    assert gateway.drop(table, purge=False).status_code == 204
+    assert gateway.load(table).status_code == 404
+    assert table.files() == files
+    assert platform.client.tasks(table=table.subject)["tasks"] == []
+
+
+# --- While it runs ----------------------------------------------------------------------------
+
+
+def test_while_it_runs_the_table_is_as_good_as_gone(
+    platform: Platform, gateway: GatewayClient
+) -> None:
+    table, other = platform.write_table(), platform.write_table()
+    platform.failpoints.hold_at("purge.delete.content.before")
+    dropping = gateway.dropping(table, key="drop-while-it-runs")
+    platform.failpoints.wait_until_hit("purge.delete.content.before")
+
+    loaded = gateway.load(table)
+    assert (loaded.status_code, error_of(loaded)["type"]) == (404, "NoSuchTableException")
+    assert not gateway.exists(table)
+    assert table.name not in gateway.names()
+    assert other.name in gateway.names()
+    assert gateway.commit(table, owner="me").status_code == 404
+    created = gateway.create(table.name)
+    assert (created.status_code, error_of(created)["type"]) == (409, "AlreadyExistsException")
+    assert gateway.rename(other.name, table.name).status_code == 409
+    assert gateway.rename(table.name, "elsewhere").status_code == 404
+    assert gateway.drop(table, purge=False).status_code == 404
+    assert platform.load(table).uuid, "Moraine's own principal can load it, for credentials"
+    assert [one["catalog_name"] for one in tombstones(platform, table)] == [CATALOG]
+
+    again = gateway.dropping(table)
+    same_key = gateway.drop(table, key="drop-while-it-runs")
+    assert same_key.status_code == 409
+    assert error_of(same_key)["subtype"] == "request_in_progress"
+    assert not dropping.done()
+
+    platform.failpoints.release("purge.delete.content.before")
+    assert dropping.result().status_code == 204
+    assert again.result().status_code == 204, "whoever asks twice gets the one outcome"
+    replayed = gateway.drop(table, key="drop-while-it-runs")
+    assert replayed.status_code == 204
+    assert replayed.headers["Idempotency-Replayed"] == "true"
+    check_gone(platform, table)
+    assert len(platform.client.tasks(table=table.subject)["tasks"]) == 1
+    assert gateway.drop(table).status_code == 404
+
+
+# --- When it fails ----------------------------------------------------------------------------
+
+
+def test_a_table_that_must_not_be_purged_stays_as_it_is(
+    platform: Platform, gateway: GatewayClient
+) -> None:
+    table = platform.write_table(**{"gc.enabled": "false"})
+    files = table.files()
+    refused = gateway.drop(table)
+    assert refused.status_code == 409
+    assert "gc.enabled=false" in error_of(refused)["message"]
+    assert gateway.load(table).status_code == 200
+    assert table.files() == files
+    assert tombstones(platform, table) == []
+
+
+def test_a_purge_that_fails_before_its_first_delete_leaves_the_table_there(
+    platform: Platform, gateway: GatewayClient
+) -> None:
+    table = platform.write_table()
+    files = table.files()
+    platform.failpoints.hold_at("purge.delete.content.before")
+    dropping = gateway.dropping(table)
+    platform.failpoints.wait_until_hit("purge.delete.content.before")
+    task_id = str(platform.task_of(table).task_id)
+    platform.client.call("POST", f"/v1/tasks/{task_id}/cancel")
+    platform.wait_for_heartbeat(task_id)
+    platform.failpoints.release("purge.delete.content.before")
+
+    failed = dropping.result()
+
+    assert failed.status_code == 409
+    assert task_id in error_of(failed)["message"]
+    assert table.files() == files
+    assert gateway.load(table).status_code == 200
+    assert tombstones(platform, table) == []
+
+
+def test_a_purge_that_fails_midway_keeps_the_metadata_and_can_be_finished(
+    platform: Platform, gateway: GatewayClient
+) -> None:
+    table = platform.write_table()
+    platform.failpoints.hold_at("purge.verify.before")
+    dropping = gateway.dropping(table)
+    platform.failpoints.wait_until_hit("purge.verify.before")
+    task_id = str(platform.task_of(table).task_id)
+    platform.client.call("POST", f"/v1/tasks/{task_id}/cancel")
+    platform.wait_for_heartbeat(task_id)
+    platform.failpoints.release("purge.verify.before")
+
+    failed = dropping.result()
+
+    assert failed.status_code == 409
+    assert task_id in error_of(failed)["message"]
+    assert platform.load(table).metadata_location, "the metadata is still there"
+    assert gateway.load(table).status_code == 404, "but nobody should read from it any more"
+    response = platform.airflow.request(
+        "POST", f"/delegation-service/api/v1/tombstones/{task_id}/lift"
+    )
+    assert response.status_code == 409
+    assert "cannot be brought back" in response.json()["message"]
+
+    assert gateway.drop(table).status_code == 204, "asked again, it is finished"
+    check_gone(platform, table)
+    assert str(platform.task_of(table).task_id) == task_id
+
+
+# --- Fire and forget --------------------------------------------------------------------------
+
+
+def test_fire_and_forget(platform: Platform, tmp_path: Path) -> None:
+    table = platform.write_table()
+    platform.failpoints.hold_at("purge.plan.before")
+    with own_gateway(platform, tmp_path, FIRE_AND_FORGET) as (gateway, _):
+        assert gateway.drop(table, key="forget").status_code == 204
+        platform.failpoints.wait_until_hit("purge.plan.before")
+        assert gateway.load(table).status_code == 404
+        # Every gateway of the platform hides it.
+        wait_for(lambda: gateway_of(platform).load(table).status_code == 404, "it is shown")
+        assert len(table.files()) > 0
+        platform.failpoints.release("purge.plan.before")
+        task = platform.finish(platform.task_of(table).task_id)
+        assert task.status is Status.SUCCESS
+        check_gone(platform, table)
+        wait_for(lambda: gateway.create(table.name).status_code == 200, "the name is not free")
+
+
+def test_a_drop_that_deleted_nothing_can_be_called_off(platform: Platform, tmp_path: Path) -> None:
+    table = platform.write_table()
+    files = table.files()
+    platform.failpoints.hold_at("purge.plan.before")
+    with own_gateway(platform, tmp_path, FIRE_AND_FORGET) as (gateway, _):
+        assert gateway.drop(table).status_code == 204
+        platform.failpoints.wait_until_hit("purge.plan.before")
+        (tombstone,) = tombstones(platform, table)
+        task_id = tombstone["delegation_task_id"]
+        lift = f"/delegation-service/api/v1/tombstones/{task_id}/lift"
+        assert platform.airflow.request("POST", lift).status_code == 409, "it is under way"
+        platform.client.call("POST", f"/v1/tasks/{task_id}/cancel")
+        platform.wait_for_heartbeat(task_id)
+        platform.failpoints.release("purge.plan.before")
+        platform.wait_for_state(task_id, Status.FAILURE)
+        assert gateway.load(table).status_code == 404
+
+        assert platform.airflow.request("POST", lift).status_code == 200
+
+        wait_for(lambda: gateway.load(table).status_code == 200, "it is still hidden")
+        assert table.files() == files
+        assert platform.spark.table(table.subject).count() == 99
+        assert platform.airflow.request("POST", lift).status_code == 404
+        # A purge that somebody starts anew must not delete the table that is back.
+        platform.client.call("POST", f"/v1/tasks/{task_id}/retry")
+        ended = platform.finish(task_id)
+        assert (ended.status, ended.error_code) == (Status.FAILURE, "DROP_CALLED_OFF")
+        assert table.files() == files
+
+
+def test_the_command_line_lists_and_brings_back(platform: Platform, tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    table = platform.write_table()
+
+    def moraine(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(Path(sys.executable).parent / "moraine"), *arguments],
+            env=platform.environment(),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    platform.failpoints.hold_at("purge.plan.before")
+    with own_gateway(platform, tmp_path, FIRE_AND_FORGET) as (gateway, _):
+        assert gateway.drop(table).status_code == 204
+        platform.failpoints.wait_until_hit("purge.plan.before")
+        listed = moraine("tables", "dropped", "--json")
+        assert table.name in listed.stdout, listed.stderr
+        task_id = str(platform.task_of(table).task_id)
+        refused = moraine("tables", "undrop", CATALOG, f"{NAMESPACE}.{table.name}")
+        assert refused.returncode == 1
+        assert f"moraine tasks cancel {task_id}" in refused.stderr
+        assert moraine("tasks", "cancel", task_id).returncode == 0
+        platform.wait_for_heartbeat(task_id)
+        platform.failpoints.release("purge.plan.before")
+        platform.wait_for_state(task_id, Status.FAILURE)
+        undropped = moraine("tables", "undrop", CATALOG, f"{NAMESPACE}.{table.name}")
+        assert undropped.returncode == 0, undropped.stderr
+        assert f"{table.subject} is there again." in undropped.stdout
+        unknown = moraine("tables", "undrop", CATALOG, f"{NAMESPACE}.{table.name}")
+        assert unknown.returncode == 1
+        assert "No table" in unknown.stderr
+    assert gateway_of(platform).load(table).status_code == 200

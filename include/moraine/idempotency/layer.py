@@ -144,15 +144,17 @@ class Layer:
         while True:
             if record is None:
                 intent = await mutation.intent()
-                claim = await self.store.reserve(scope, mutation.payload_hash, intent)
-                if claim:
-                    return await self._execute(claim, mutation, intent)
-            elif self._checks_payload and record.payload_hash != mutation.payload_hash:
+                found = await self.store.reserve(scope, mutation.payload_hash, intent)
+                if isinstance(found, Claim):
+                    return await self._execute(found, mutation, intent)
+                record = found
+                continue
+            if self._checks_payload and record.payload_hash != mutation.payload_hash:
                 raise KeyConflict()
-            elif record.response is not None:
+            if record.response is not None:
                 log.info("idempotency.replayed", path=scope.resource_path)
                 return _marked(await mutation.replay(record))
-            elif record.abandoned:
+            if record.abandoned:
                 claim = await self.store.take_over(scope, record.attempts)
                 if claim:
                     return await self._reconcile(claim, mutation, record.intent)

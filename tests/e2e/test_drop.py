@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 
 from moraine.errors import TableNotFound
+from moraine.storage.files import local_path
 from moraine.tasks.model import Status
 from support.dropping import GatewayClient, gateway_of, own_gateway
+from support.engines import live_with_pyiceberg, live_with_spark
 from support.platform import CATALOG, NAMESPACE, Platform, Table, wait_for
 
 FIRE_AND_FORGET = {"MORAINE_GATEWAY__PURGE__MODE": "fire-and-forget"}
@@ -43,28 +47,30 @@ def tombstones(platform: Platform, table: Table) -> list[dict[str, Any]]:
 # --- Clients as they are ----------------------------------------------------------------------
 
 
-def test_pyiceberg_purges_a_table(platform: Platform, gateway: GatewayClient) -> None:
-    table, beside = platform.write_table(), platform.write_table()
+def test_pyiceberg_lives_a_tables_life(platform: Platform, gateway: GatewayClient) -> None:
+    beside = platform.write_table()
     others = beside.files()
     catalog = load_catalog("gateway", type="rest", uri=gateway.url)
-    assert catalog.load_table((NAMESPACE, table.name)).current_snapshot() is not None
+    folder = Path(local_path(live_with_pyiceberg(catalog, "pyiceberg")))
+    assert any(folder.rglob("*.parquet"))
 
-    catalog.purge_table((NAMESPACE, table.name))
+    catalog.purge_table("pyiceberg.bills")
 
-    check_gone(platform, table)
+    assert [file for file in folder.rglob("*") if file.is_file()] == []
     with pytest.raises(NoSuchTableError):
-        catalog.load_table((NAMESPACE, table.name))
-    task = platform.task_of(table)
-    assert task.status is Status.SUCCESS
-    assert task.result is not None
-    assert task.result["table_dropped"] is True
-    assert (task.result_summary or "").endswith("The catalog has dropped the table.")
+        catalog.load_table("pyiceberg.bills")
+    (task,) = platform.client.tasks(table=f"{CATALOG}.pyiceberg.bills")["tasks"]
+    assert task["status"] == "COMPLETED_SUCCESS"
+    assert task["result_summary"].endswith("The catalog has dropped the table.")
+    result = platform.task(task["delegation_task_id"]).result
+    assert result is not None
+    assert result["table_dropped"] is True
+    catalog.drop_namespace("pyiceberg")
     assert beside.files() == others
     assert platform.load(beside).uuid
 
 
-def test_spark_drops_a_table_with_purge(platform: Platform, gateway: GatewayClient) -> None:
-    table = platform.write_table()
+def test_spark_lives_a_tables_life(platform: Platform, gateway: GatewayClient) -> None:
     spark = platform.spark
     for name, value in {
         "type": "rest",
@@ -74,13 +80,16 @@ def test_spark_drops_a_table_with_purge(platform: Platform, gateway: GatewayClie
     }.items():
         spark.conf.set(f"spark.sql.catalog.gateway.{name}", value)
     spark.conf.set("spark.sql.catalog.gateway", "org.apache.iceberg.spark.SparkCatalog")
-    assert spark.table(f"gateway.{NAMESPACE}.{table.name}").count() == 99
+    folder = Path(local_path(live_with_spark(spark, "gateway", "sparkling")))
+    assert any(folder.rglob("*.parquet"))
 
-    spark.sql(f"DROP TABLE gateway.{NAMESPACE}.{table.name} PURGE")
+    spark.sql("DROP TABLE gateway.sparkling.bills PURGE")
 
-    check_gone(platform, table)
-    assert platform.task_of(table).status is Status.SUCCESS
-    assert gateway.create(table.name).status_code == 200, "the name is free again"
+    assert [file for file in folder.rglob("*") if file.is_file()] == []
+    assert not spark.catalog.tableExists("gateway.sparkling.bills")
+    spark.sql("CREATE TABLE gateway.sparkling.bills (id BIGINT) USING iceberg")  # it is free again
+    spark.sql("DROP TABLE gateway.sparkling.bills")
+    spark.sql("DROP NAMESPACE gateway.sparkling")
 
 
 def test_a_drop_without_purge_keeps_the_files(platform: Platform, gateway: GatewayClient) -> None:
@@ -252,9 +261,6 @@ def test_a_drop_that_deleted_nothing_can_be_called_off(platform: Platform, tmp_p
 
 
 def test_the_command_line_lists_and_brings_back(platform: Platform, tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
     table = platform.write_table()
 
     def moraine(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -15,7 +15,6 @@ from moraine.tasks.model import Status
 from support.dropping import gateway_of, own_gateway
 from support.platform import Platform, Table, wait_for
 
-
 SHORT_LEASE = {"MORAINE_IDEMPOTENCY__LEASE": "2s"}
 
 

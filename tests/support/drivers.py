@@ -12,11 +12,13 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from uuid import UUID
 
 from moraine.errors import MoraineError
 from moraine.operations.purge import steps
 from moraine.runtime import submitted_worker
+from moraine.settings import CatalogSettings, Settings
 from moraine.spark import SessionFactory, connect
 from moraine.tasks.store import TaskStore
 from moraine.tasks.worker import Worker
@@ -75,6 +77,25 @@ class Drivers:
 
     def _is_due(self, task_id: UUID) -> bool:
         return task_id in {task.task_id for task in self._store.due(100)}
+
+
+def settings_for(folder: Path, catalogs: dict[str, CatalogSettings]) -> Settings:
+    """Of a purge that is tried again at once."""
+    return Settings.model_validate(
+        {
+            "workspace": folder.as_uri(),
+            "catalogs": {name: catalog.revealed() for name, catalog in catalogs.items()},
+            "delegation": {
+                "retry": {
+                    "TABLE_PURGE": {
+                        "initial_backoff_duration": "0s",
+                        "max_backoff_duration": "0s",
+                    }
+                },
+                "task": {"lease": {"lost_timeout_duration": "20s", "heartbeat_interval": "0.5s"}},
+            },
+        }
+    )
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 import moraine
 from moraine.api import errors as api_errors
 from moraine.api.app import MOUNT_PATH, create_app
-from moraine.api.metrics import _Totals
+from moraine.api.metrics import _Gateway, _Totals
 from moraine.errors import MoraineError
 from moraine.settings import RetrySettings, Settings
 from moraine.tasks.model import TRANSITIONS, Status
@@ -217,7 +217,7 @@ def test_every_metric_is_documented() -> None:
             ("tasks", "seconds", "attempts", "lease_losses", "files_deleted", "bytes_deleted"), 1
         ),
     }
-    families: list[Metric] = list(_Totals([row], 0.0).collect())
+    families: list[Metric] = [*_Totals([row], 0.0).collect(), *_Gateway({}, 0).collect()]
     names = {f.name + ("_total" if f.type == "counter" else "") for f in families}
     table = read("docs/operations.md").split("## Watch")[1].split("## Back up")[0]
     documented = {

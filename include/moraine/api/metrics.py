@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -15,6 +15,8 @@ from prometheus_client.core import (
     SummaryMetricFamily,
 )
 
+from moraine.idempotency.store import count_records
+from moraine.operations.purge.tombstones import TombstoneStore
 from moraine.tasks.model import Status
 from moraine.tasks.store import TaskStore
 
@@ -24,8 +26,9 @@ _LIVE = {status.value for status in Status if not status.terminal}
 class LedgerMetrics:
     """Asks the ledger at most once in `cache_seconds`, however often it is scraped."""
 
-    def __init__(self, store: TaskStore, cache_seconds: float) -> None:
+    def __init__(self, store: TaskStore, tombstones: TombstoneStore, cache_seconds: float) -> None:
         self._store = store
+        self._tombstones = tombstones
         self._cache_seconds = cache_seconds
         self._lock = threading.Lock()
         self._rendered = b""
@@ -36,6 +39,9 @@ class LedgerMetrics:
             if time.monotonic() - self._rendered_at > self._cache_seconds:
                 registry = CollectorRegistry()
                 registry.register(_Totals(self._store.totals(), self._store.queue_age()))
+                registry.register(
+                    _Gateway(count_records(self._store.pool), len(self._tombstones.all()))
+                )
                 self._rendered = generate_latest(registry)
                 self._rendered_at = time.monotonic()
             return self._rendered
@@ -80,4 +86,21 @@ class _Totals:
             "moraine_queue_age_seconds",
             "How long the oldest task that should be at work has waited",
             value=self._queue_age,
+        )
+
+
+class _Gateway:
+    def __init__(self, keys: Mapping[str, int], hidden: int) -> None:
+        self._keys = keys
+        self._hidden = hidden
+
+    def collect(self) -> Iterable[Metric]:
+        keys = GaugeMetricFamily(
+            "moraine_idempotency_keys", "Keys that are known, by state", labels=["state"]
+        )
+        for state, count in sorted(self._keys.items()):
+            keys.add_metric([state], float(count))
+        yield keys
+        yield GaugeMetricFamily(
+            "moraine_tombstones", "Tables that are being purged and dropped", value=self._hidden
         )

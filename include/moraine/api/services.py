@@ -84,7 +84,9 @@ async def _open(settings: Settings) -> AsyncIterator[Context]:
                 "notifications": Probe("notifications", feed.check),
             },
             authenticator=Authenticator(settings.api, operations.purge.OPERATION.dag_id),
-            metrics=LedgerMetrics(store, settings.api.metrics_cache_duration.total_seconds()),
+            metrics=LedgerMetrics(
+                store, hidden.store, settings.api.metrics_cache_duration.total_seconds()
+            ),
         )
         desk = PurgeDesk(settings.gateway.purge, service, feed, hidden, context.in_thread)
         upstreams = {

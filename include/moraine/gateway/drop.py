@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -186,22 +186,19 @@ class DelegatedDrop(CatalogMutation):
         A catalog has no way to ask whether somebody may drop a table. Who may commit to it can
         empty it, so a commit that changes nothing is asked for, with the caller's credentials.
         """
-        loaded = await self._reader.load(target)
-        if loaded is None:
-            raise TableHidden(f"The table {target} does not exist.")
-        metadata: Mapping[str, Any] = loaded.get("metadata") or {}
-        uuid = metadata.get("table-uuid")
         nothing = {
             "identifier": {"namespace": list(target.namespace), "name": target.name},
-            "requirements": [{"type": "assert-table-uuid", "uuid": uuid}] if uuid else [],
+            "requirements": [],
             "updates": [],
         }
         answer = await self._upstream.fetch(_posting(self._request), json.dumps(nothing).encode())
         if answer.status >= 300:
             raise PassedOn(answer)
-        # It changes nothing, but some catalogs write a new metadata file all the same.
-        after = json.loads(answer.body)
-        return LoadedTable(after["metadata-location"], after["metadata"])
+        # Loaded afterwards: some catalogs write a new metadata file for it all the same.
+        loaded = await self._reader.load(target)
+        if loaded is None:
+            raise TableHidden(f"The table {target} does not exist.")
+        return LoadedTable.from_json(loaded)
 
 
 def _posting(request: Request) -> Request:

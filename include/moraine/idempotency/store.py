@@ -12,7 +12,7 @@ from uuid import uuid4
 import psycopg
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from moraine.errors import LedgerUnavailable
 from moraine.idempotency.model import Claim, Record, Response, Scope
@@ -56,6 +56,12 @@ async def open_async_pool(url: str, *, size: int) -> AsyncIterator[AsyncConnecti
     )
     async with pool:
         yield pool
+
+
+def count_records(pool: ConnectionPool[Any]) -> dict[str, int]:
+    """How many keys are in which state, for the metrics."""
+    with pool.connection() as connection:
+        return dict(connection.execute(_SQL["counts"]).fetchall())
 
 
 class RecordStore:

@@ -15,7 +15,7 @@ from moraine.settings import CatalogSettings, Settings
 from moraine.tasks.model import NewTask, Task, TaskVersion
 from moraine.tasks.store import TaskStore, open_pool
 from moraine.tasks.worker import Worker
-from support.drivers import Drivers, attempt
+from support.drivers import Drivers, attempt, settings_for
 from support.fault_proxy import FaultProxy
 from support.platform import Failpoints
 from support.s3_catalog import write_table
@@ -76,24 +76,6 @@ class Bench:
 
     def history(self, task_id: uuid.UUID) -> list[TaskVersion]:
         return self.store.history(task_id)
-
-
-def settings_for(folder: Path, catalogs: dict[str, CatalogSettings]) -> Settings:
-    return Settings.model_validate(
-        {
-            "workspace": folder.as_uri(),
-            "catalogs": {name: catalog.revealed() for name, catalog in catalogs.items()},
-            "delegation": {
-                "retry": {
-                    "TABLE_PURGE": {
-                        "initial_backoff_duration": "0s",
-                        "max_backoff_duration": "0s",
-                    }
-                },
-                "task": {"lease": {"lost_timeout_duration": "20s", "heartbeat_interval": "0.5s"}},
-            },
-        }
-    )
 
 
 @pytest.fixture

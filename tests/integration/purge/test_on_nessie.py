@@ -10,12 +10,13 @@ import pytest
 from moraine.settings import CatalogSettings
 from moraine.tasks.model import Status
 from moraine.tasks.store import TaskStore
+from support.drivers import settings_for
 from support.nessie import Nessie
 from support.s3_catalog import add_catalog
 from support.seaweedfs import SeaweedFS
 from support.stores import BUCKET
 
-from .conftest import NAMESPACE, Bench, settings_for
+from .conftest import NAMESPACE, Bench
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

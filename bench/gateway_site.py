@@ -22,6 +22,7 @@ from moraine.local.stack import Stack
 from moraine.migrations import upgrade
 
 NAMESPACE = "bench"
+WORKERS = 2
 _BIN = Path(sys.executable).parent
 _SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=True),
@@ -60,6 +61,8 @@ class Site:
     catalog: Door
     proxy: Door
     gateway: Door
+    workers: Door
+    """A gateway of several processes."""
     processes: Mapping[str, psutil.Process]
 
     def cpu_seconds(self) -> dict[str, float]:
@@ -68,7 +71,7 @@ class Site:
 
 
 @contextlib.contextmanager
-def running_site(folder: Path, *, tables: int, workers: int = 1) -> Iterator[Site]:
+def running_site(folder: Path, *, tables: int) -> Iterator[Site]:
     with Stack.ephemeral(folder / "stack") as stack:
         stack.up({"postgres", "catalog"})
         upgrade(stack.postgres.ledger_url)
@@ -76,18 +79,20 @@ def running_site(folder: Path, *, tables: int, workers: int = 1) -> Iterator[Sit
         ports = stack.settings.ports
         catalog, proxy = Door(ports.catalog), Door(ports.spark_ui)
         gateway = Door(ports.airflow, "/catalog/demo")
+        workers = Door(ports.airflow_logs, "/catalog/demo")
         with (
             _running_caddy(folder, proxy, catalog) as caddy,
-            _running_gateway(folder, gateway, stack.environment()) as api,
+            _running_gateway(folder / "one.log", gateway, stack.environment()) as one,
+            _running_gateway(folder / "several.log", workers, stack.environment(), WORKERS),
         ):
             pids = {
-                "gateway": api,
+                "gateway": one,
                 "proxy": caddy,
                 "catalog": stack.pid("catalog"),
-                "postgres": stack.pid("postgres"),
+                "PostgreSQL": stack.pid("postgres"),
             }
             processes = {name: psutil.Process(pid) for name, pid in pids.items() if pid}
-            yield Site(catalog, proxy, gateway, processes)
+            yield Site(catalog, proxy, gateway, workers, processes)
 
 
 def table_name(number: int) -> str:
@@ -112,9 +117,11 @@ def _running_caddy(folder: Path, door: Door, catalog: Door) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _running_gateway(folder: Path, door: Door, env: Mapping[str, str]) -> Iterator[int]:
-    command = [str(_BIN / "moraine"), "api", "--port", str(door.port)]
-    with _running(command, folder / "gateway.log", env, door) as pid:
+def _running_gateway(
+    log: Path, door: Door, env: Mapping[str, str], workers: int = 1
+) -> Iterator[int]:
+    command = [str(_BIN / "moraine"), "api", f"--port={door.port}", f"--workers={workers}"]
+    with _running(command, log, env, door) as pid:
         yield pid
 
 

@@ -225,10 +225,11 @@ def clean_ledger(
 def api(
     host: Annotated[str | None, typer.Option(help="Instead of api.host.")] = None,
     port: Annotated[int | None, typer.Option(help="Instead of api.port.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that share the port.")] = 1,
     openapi: Annotated[bool, typer.Option(help="Print the OpenAPI document and exit.")] = False,
 ) -> None:
     """Serve the API alone, without Airflow's web server."""
-    from moraine.api.app import create_standalone_app, openapi_document
+    from moraine.api.app import openapi_document
 
     if openapi:
         sys.stdout.write(json.dumps(openapi_document(), indent=2, ensure_ascii=False) + "\n")
@@ -238,7 +239,9 @@ def api(
     log.configure()
     settings = _settings()
     uvicorn.run(
-        create_standalone_app(settings),
+        "moraine.api.app:create_worker_app",
+        factory=True,
+        workers=workers,
         host=host or settings.api.host,
         port=port or settings.api.port,
         log_config=None,

@@ -22,7 +22,7 @@ from uuid import uuid4
 from rich.console import Console
 from rich.progress import track
 
-from gateway_site import NAMESPACE, WORKERS, Door, Site, running_site, table_name
+from gateway_site import NAMESPACE, Door, Site, running_site, table_name
 from load import KEY, NUMBER, Load, LoadGenerator, running_load
 from report import Report
 
@@ -86,7 +86,6 @@ def contestants_at(site: Site) -> list[Contestant]:
         Contestant("get", "direct", site.catalog),
         Contestant("get", "proxy", site.proxy),
         Contestant("get", "gateway", site.gateway),
-        Contestant("get", f"gateway_{WORKERS}_workers", site.workers),
         Contestant("commit", "direct", site.catalog),
         Contestant("commit", "proxy", site.proxy),
         Contestant("commit", "gateway", site.gateway),

@@ -22,7 +22,6 @@ from moraine.local.stack import Stack
 from moraine.migrations import upgrade
 
 NAMESPACE = "bench"
-WORKERS = 2
 _BIN = Path(sys.executable).parent
 _SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=True),
@@ -61,8 +60,6 @@ class Site:
     catalog: Door
     proxy: Door
     gateway: Door
-    workers: Door
-    """A gateway of several processes."""
     processes: Mapping[str, psutil.Process]
 
     def cpu_seconds(self) -> dict[str, float]:
@@ -79,20 +76,18 @@ def running_site(folder: Path, *, tables: int) -> Iterator[Site]:
         ports = stack.settings.ports
         catalog, proxy = Door(ports.catalog), Door(ports.spark_ui)
         gateway = Door(ports.airflow, "/catalog/demo")
-        workers = Door(ports.airflow_logs, "/catalog/demo")
         with (
             _running_caddy(folder, proxy, catalog) as caddy,
-            _running_gateway(folder / "one.log", gateway, stack.environment()) as one,
-            _running_gateway(folder / "several.log", workers, stack.environment(), WORKERS),
+            _running_gateway(folder, gateway, stack.environment()) as api,
         ):
             pids = {
-                "gateway": one,
+                "gateway": api,
                 "proxy": caddy,
                 "catalog": stack.pid("catalog"),
                 "PostgreSQL": stack.pid("postgres"),
             }
             processes = {name: psutil.Process(pid) for name, pid in pids.items() if pid}
-            yield Site(catalog, proxy, gateway, workers, processes)
+            yield Site(catalog, proxy, gateway, processes)
 
 
 def table_name(number: int) -> str:
@@ -117,11 +112,9 @@ def _running_caddy(folder: Path, door: Door, catalog: Door) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _running_gateway(
-    log: Path, door: Door, env: Mapping[str, str], workers: int = 1
-) -> Iterator[int]:
-    command = [str(_BIN / "moraine"), "api", f"--port={door.port}", f"--workers={workers}"]
-    with _running(command, log, env, door) as pid:
+def _running_gateway(folder: Path, door: Door, env: Mapping[str, str]) -> Iterator[int]:
+    command = [str(_BIN / "moraine"), "api", "--port", str(door.port)]
+    with _running(command, folder / "gateway.log", env, door) as pid:
         yield pid
 
 

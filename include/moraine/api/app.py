@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from moraine import log, operations
+from moraine import operations
 from moraine.api import health, openapi
 from moraine.api.auth import Access
 from moraine.api.errors import install_error_handlers
@@ -118,12 +118,6 @@ def create_standalone_app(settings: Settings | None = None) -> Starlette:
     outer.router.redirect_slashes = False
     install_error_handlers(outer)
     return outer
-
-
-def create_worker_app() -> Starlette:
-    """For a server of several processes: each makes its own."""
-    log.configure()
-    return create_standalone_app()
 
 
 def openapi_document(app: FastAPI | None = None) -> dict[str, Any]:

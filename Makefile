@@ -4,8 +4,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down status logs test test-unit lint openapi lock clean \
-        bench bench-ledger bench-latency bench-purge
+.PHONY: help setup demo up down status logs test test-unit rck lint openapi lock clean \
+        bench bench-ledger bench-latency bench-purge bench-gateway
 
 help: ## List these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -44,6 +44,9 @@ test: setup lint ## Run every test on real parts (under 20 minutes)
 test-unit: $(READY) ## Run the tests that need no service (under 30 seconds)
 	@$(BIN)/pytest tests/unit
 
+rck: setup ## Iceberg's compatibility kit with and without the gateway (two minutes)
+	@$(BIN)/python tests/rck.py
+
 lint: $(READY) ## Ruff and mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -52,7 +55,7 @@ lint: $(READY) ## Ruff and mypy
 openapi: $(READY) ## Write docs/openapi.json anew
 	@$(BIN)/moraine api --openapi > docs/openapi.json
 
-bench: bench-ledger bench-latency bench-purge ## Run every benchmark
+bench: bench-ledger bench-latency bench-purge bench-gateway ## Run every benchmark
 
 bench-ledger: setup ## Claim and complete against PgQueuer and procrastinate
 	@$(BIN)/python bench/ledger.py
@@ -62,6 +65,9 @@ bench-latency: setup ## The synchronous purge against an empty Dag and a cold sp
 
 bench-purge: setup ## Purges of 100,000 and a million files against Iceberg's own action
 	@$(BIN)/python bench/purge.py
+
+bench-gateway: setup ## The gateway against a plain proxy and the catalog itself
+	@$(BIN)/python bench/gateway.py
 
 lock: $(READY) ## Renew requirements.lock
 	@$(BIN)/uv pip compile requirements-dev.txt -o requirements.lock --python-version 3.11 --no-header --annotation-style line --quiet

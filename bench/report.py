@@ -3,6 +3,7 @@
 report = Report("ledger", "Claim and complete")
 report.figure("moraine_tasks_per_s", [9100.0, 9300.0, 9000.0])
 report.ratio("claim_complete_vs_best_peer", 2.4, aim="2 or more")
+report.note("Two thirds of the time are PostgreSQL's.")
 report.finish()
 """
 
@@ -31,6 +32,7 @@ class Report:
         self._figures: dict[str, list[float]] = {}
         self._ratios: dict[str, float] = {}
         self._aims: dict[str, str] = {}
+        self._notes: list[str] = []
 
     def figure(self, name: str, values: Sequence[float]) -> None:
         self._figures[name] = [round(value, 4) for value in values]
@@ -38,6 +40,10 @@ class Report:
     def ratio(self, name: str, value: float, *, aim: str) -> None:
         self._ratios[name] = round(value, 3)
         self._aims[name] = aim
+
+    def note(self, text: str) -> None:
+        """What a reader of the figures should know, such as where the time goes."""
+        self._notes.append(text)
 
     def finish(self) -> None:
         """Print the table and write `bench/results/NAME.json`."""
@@ -48,7 +54,7 @@ class Report:
         ratios = Table("ratio", "value", "aim")
         for name, value in self._ratios.items():
             ratios.add_row(name, f"{value:.2f}", self._aims[name])
-        Console().print(figures, ratios)
+        Console().print(figures, ratios, *self._notes, sep="\n")
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / f"{self._name}.json").write_text(json.dumps(self._content(), indent=2) + "\n")
 
@@ -57,6 +63,7 @@ class Report:
             "ratios": self._ratios,
             "medians": {name: median(values) for name, values in self._figures.items()},
             "figures": self._figures,
+            **({"notes": self._notes} if self._notes else {}),
             "measured": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": {"cores": os.cpu_count(), "python": platform.python_version()},
         }

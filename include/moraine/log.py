@@ -29,7 +29,8 @@ def configure(*, json: bool = False, level: int = logging.INFO) -> None:
             colors=False, exception_formatter=structlog.dev.plain_traceback
         )
     )
-    logging.basicConfig(stream=sys.stderr, level=level, format="%(message)s")
+    logging.basicConfig(stream=sys.stderr, format="%(message)s")
+    logging.getLogger().setLevel(level)  # the last to ask decides, not the first
     structlog.configure(
         processors=[
             structlog.stdlib.add_log_level,

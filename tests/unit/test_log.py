@@ -53,3 +53,15 @@ def test_what_is_no_secret_is_written(name: str, caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.INFO):
         get_logger("moraine.test").info("task.admitted", **{name: "plain to see"})
     assert "plain to see" in caplog.text
+
+
+def test_the_last_to_configure_decides_what_is_logged() -> None:
+    """`moraine` itself is quiet; the server it starts is not."""
+    root = logging.getLogger()
+    before = root.level
+    try:
+        configure(level=logging.WARNING)
+        configure()
+        assert root.level == logging.INFO
+    finally:
+        root.setLevel(before)

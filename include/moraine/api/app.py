@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.applications import Starlette
 from starlette.routing import Mount
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from moraine import operations
 from moraine.api import health, openapi
@@ -87,9 +87,24 @@ class GatewayApp(FastAPI):
             yield
 
 
+class StandaloneApp(Starlette):
+    """All apps of a process. Requests to the gateway go past Starlette's middleware, which is a
+    fourteenth of what a read through the gateway costs."""
+
+    gateway: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith(f"{GATEWAY_PATH}/"):
+            root = scope.get("root_path", "") + GATEWAY_PATH
+            await self.gateway({**scope, "root_path": root}, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
 def create_standalone_app(settings: Settings | None = None) -> Starlette:
     """The same apps at the same paths, without Airflow's web server."""
     apps = create_apps(settings)
+    mounts = [Mount(path, app) for path, app in apps.items()]
 
     @contextlib.asynccontextmanager
     async def lifespan(_outer: Starlette) -> AsyncIterator[None]:
@@ -98,7 +113,8 @@ def create_standalone_app(settings: Settings | None = None) -> Starlette:
                 await stack.enter_async_context(app.router.lifespan_context(app))
             yield
 
-    outer = Starlette(routes=[Mount(path, app) for path, app in apps.items()], lifespan=lifespan)
+    outer = StandaloneApp(routes=mounts, lifespan=lifespan)
+    outer.gateway = apps[GATEWAY_PATH]
     outer.router.redirect_slashes = False
     install_error_handlers(outer)
     return outer

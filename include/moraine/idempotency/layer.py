@@ -149,16 +149,19 @@ class Layer:
         while True:
             if record is None:
                 intent = await mutation.intent()
-                claim = await self.store.reserve(scope, mutation.payload_hash, intent)
-                if claim:
+                found = await self.store.reserve(scope, mutation.payload_hash, intent)
+                if isinstance(found, Claim):
                     with contextlib.suppress(_Overtaken):
-                        return await self._execute(claim, mutation, intent)
-            elif self._checks_payload and record.payload_hash != mutation.payload_hash:
+                        return await self._execute(found, mutation, intent)
+                    found = await self.store.find(scope)
+                record = found
+                continue
+            if self._checks_payload and record.payload_hash != mutation.payload_hash:
                 raise KeyConflict()
-            elif record.response is not None:
+            if record.response is not None:
                 log.info("idempotency.replayed", path=scope.resource_path)
                 return _marked(await mutation.replay(record))
-            elif record.abandoned:
+            if record.abandoned:
                 claim = await self.store.take_over(scope, record.attempts)
                 if claim:
                     with contextlib.suppress(_Overtaken):

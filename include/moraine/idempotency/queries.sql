@@ -1,24 +1,29 @@
 -- name: reserve
--- Accept a key. No row: it is known. An expired one is unknown, whatever became of it.
-INSERT INTO idempotency_records AS known
-    (realm_id, method, resource_path, idempotency_key, payload_hash, intent, owner,
-     lease_expires_at, expires_at)
-VALUES (%(realm_id)s, %(method)s, %(resource_path)s, %(idempotency_key)s, %(payload_hash)s,
-        %(intent)s, %(owner)s, now() + %(lease)s, now() + %(keep)s)
-ON CONFLICT (realm_id, method, resource_path, idempotency_key) DO UPDATE SET
-    payload_hash = excluded.payload_hash, intent = excluded.intent, owner = excluded.owner,
-    attempts = 1, lease_expires_at = excluded.lease_expires_at, http_status = NULL,
-    response_headers = NULL, response_body = NULL, created_at = now(), updated_at = now(),
-    expires_at = excluded.expires_at
-    WHERE known.expires_at <= now() OR known.owner = excluded.owner
-RETURNING attempts
+-- Accept a key, or say what is known of it. An expired one is unknown, whatever became of it. A
+-- key that is known is only looked at: to lock its row would cost a write to the disk. No row: it
+-- was accepted by somebody else this very moment.
+WITH known AS (
+    SELECT {record} FROM idempotency_records
+    WHERE {this} AND expires_at > now() AND owner IS DISTINCT FROM %(owner)s
+), reserved AS (
+    INSERT INTO idempotency_records AS old
+        (realm_id, method, resource_path, idempotency_key, payload_hash, intent, owner,
+         lease_expires_at, expires_at)
+    SELECT %(realm_id)s, %(method)s, %(resource_path)s, %(idempotency_key)s, %(payload_hash)s,
+           %(intent)s, %(owner)s, now() + %(lease)s, now() + %(keep)s
+    WHERE NOT EXISTS (SELECT FROM known)
+    ON CONFLICT (realm_id, method, resource_path, idempotency_key) DO UPDATE SET
+        payload_hash = excluded.payload_hash, intent = excluded.intent, owner = excluded.owner,
+        attempts = 1, lease_expires_at = excluded.lease_expires_at, http_status = NULL,
+        response_headers = NULL, response_body = NULL, created_at = now(), updated_at = now(),
+        expires_at = excluded.expires_at
+        WHERE old.expires_at <= now() OR old.owner = excluded.owner
+    RETURNING true AS is_new
+)
+SELECT is_new, known.* FROM reserved FULL JOIN known ON true
 
 -- name: find
-SELECT payload_hash, intent, attempts,
-       http_status IS NULL AND lease_expires_at <= now() AS abandoned,
-       http_status, response_headers, response_body
-FROM idempotency_records
-WHERE {this} AND expires_at > now()
+SELECT {record} FROM idempotency_records WHERE {this} AND expires_at > now()
 
 -- name: take_over
 UPDATE idempotency_records

@@ -28,11 +28,17 @@ _FAST = 1  # of zlib: a second of it packs some hundred megabytes
 
 def _prepare_queries() -> dict[str, bytes]:
     this = " AND ".join(f"{name} = %({name})s" for name in Scope._fields)
-    held = f"{this} AND owner = %(owner)s AND attempts = %(attempts)s AND http_status IS NULL"
-    return {
-        name: query.replace(b"{this}", this.encode()).replace(b"{held}", held.encode())
-        for name, query in load_queries("moraine.idempotency", "queries.sql").items()
+    parts = {
+        "this": this,
+        "held": f"{this} AND owner = %(owner)s AND attempts = %(attempts)s AND http_status IS NULL",
+        "record": "payload_hash, intent, attempts, http_status, response_headers, response_body, "
+        "http_status IS NULL AND lease_expires_at <= now() AS abandoned",
     }
+    queries = load_queries("moraine.idempotency", "queries.sql")
+    for part, text in parts.items():
+        mark = f"{{{part}}}".encode()
+        queries = {name: query.replace(mark, text.encode()) for name, query in queries.items()}
+    return queries
 
 
 _SQL = _prepare_queries()
@@ -86,8 +92,9 @@ class RecordStore:
 
     async def reserve(
         self, scope: Scope, payload_hash: str, intent: dict[str, Any]
-    ) -> Claim | None:
-        """Accept a new key. None: the key is known."""
+    ) -> Claim | Record | None:
+        """Accept a new key, or find what is known of it. None: it was accepted by somebody else
+        just now; ask again."""
         owner = str(uuid4())
         rows = await self._run(
             "reserve",
@@ -98,16 +105,14 @@ class RecordStore:
             lease=self._lease,
             keep=self._keep,
         )
-        return Claim(scope, owner, 1) if rows else None
+        if not rows:
+            return None
+        is_new = rows[0].pop("is_new")
+        return Claim(scope, owner, 1) if is_new else _record(rows[0])
 
     async def find(self, scope: Scope) -> Record | None:
         rows = await self._run("find", **scope._asdict())
-        if not rows:
-            return None
-        row = rows[0]
-        if row["response_body"] is not None:
-            row["response_body"] = zlib.decompress(row["response_body"])
-        return Record(**row)
+        return _record(rows[0]) if rows else None
 
     async def take_over(self, scope: Scope, attempts: int) -> Claim | None:
         """Take an abandoned key, as it was seen after so many attempts."""
@@ -184,3 +189,9 @@ class RecordStore:
                 log.warning("idempotency.retry", query=name, error=type(error).__name__)
                 await self._pool.check()
         raise AssertionError("unreachable")
+
+
+def _record(row: dict[str, Any]) -> Record:
+    if row["response_body"] is not None:
+        row["response_body"] = zlib.decompress(row["response_body"])
+    return Record(**row)

@@ -134,5 +134,6 @@ def test_the_pinned_list_names_every_configuration() -> None:
         "catalog",
         "s3",
         "nessie",
+        "rck",
     }
     assert all(len(digest) == 64 for digest in checksums.values())

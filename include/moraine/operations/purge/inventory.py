@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ log = get_logger(__name__)
 
 INVENTORY_DDL = "path string, kind string, size bigint, outside boolean, phase string"
 _KINDS = list(FileKind)
+# As Iceberg says it: a file is gone, or is none of Avro's.
+_UNREADABLE = re.compile(r"NotFoundException|org\.apache\.avro\.|Not an Avro|Failed to open file")
 _MANIFEST_OPEN_COST = 256 * 1024
 # A file may be named in several ways; these are told apart by no store.
 _ONE_SPELLING = """
@@ -76,14 +79,19 @@ def write_inventory(
     from pyspark.errors import PySparkException
 
     entries = list(named)
+    trouble: PySparkException | None = None
     if not any(entry.kind is FileKind.MANIFEST for entry in entries):
         try:
             return _write(spark, _read_by_iceberg(spark, reach.access), reach, entries, target, [])
         except PySparkException as error:
-            if "NotFoundException" not in str(error):
+            if not _UNREADABLE.search(str(error)):
                 raise
-            log.warning("purge.plan.metadata_missing", table=reach.access.table)
+            trouble = error
+            log.warning("purge.plan.metadata_unreadable", table=reach.access.table)
     rows, unreadable = survivors.read_surviving(spark, reach.storage, entries)
+    if trouble and not unreadable:
+        # What Iceberg could not read is there and whole: whose mistake that was, nobody knows.
+        raise trouble
     return _write(spark, rows, reach, entries, target, unreadable)
 
 

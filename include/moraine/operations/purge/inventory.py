@@ -128,7 +128,8 @@ def _read_by_iceberg(spark: SparkSession, access: TableAccess) -> DataFrame:
     vectors = code_of(FileKind.DELETION_VECTORS)
     files = read.table(f"{table}.all_entries").selectExpr(
         "data_file.file_path AS path",
-        f"IF(data_file.file_format = 'PUFFIN', {vectors}, data_file.content) AS code",
+        # Format version 1 knows data files only.
+        f"IF(data_file.file_format = 'PUFFIN', {vectors}, coalesce(data_file.content, 0)) AS code",
         "data_file.file_size_in_bytes AS size",
     )
     manifests = read.table(f"{table}.all_manifests").selectExpr(

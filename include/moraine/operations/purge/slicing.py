@@ -110,12 +110,12 @@ def _write(files: pa.Table, path: Path) -> None:
 
 
 def _count(name: str, files: pa.Table) -> pa.RecordBatch:
-    counted = files.group_by(["code", "outside"]).aggregate([("path", "count"), ("size", "sum")])
+    counted = files.group_by(["code", "outside"]).aggregate([([], "count_all"), ("size", "sum")])
     columns: list[Any] = [
         pa.repeat(name, len(counted)),
         counted["code"].combine_chunks(),
         counted["outside"].combine_chunks(),
-        counted["path_count"].combine_chunks(),
+        counted["count_all"].combine_chunks(),
         counted["size_sum"].combine_chunks(),
     ]
     return pa.RecordBatch.from_arrays(columns, names=["slice", "code", "outside", "files", "bytes"])

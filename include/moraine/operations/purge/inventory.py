@@ -32,13 +32,15 @@ _KINDS = list(FileKind)
 # As Iceberg says it: a file is gone, or is none of Avro's.
 _UNREADABLE = re.compile(r"NotFoundException|org\.apache\.avro\.|Not an Avro|Failed to open file")
 _MANIFEST_OPEN_COST = 256 * 1024
-# A file may be named in several ways; these are told apart by no store.
-_ONE_SPELLING = """
-    CASE WHEN startswith(path, 'file:/') THEN concat('/', ltrim('/', substr(path, 6)))
-         WHEN startswith(path, '//') THEN concat('/', ltrim('/', path))
-         WHEN startswith(path, 's3a://') OR startswith(path, 's3n://')
-         THEN concat('s3', substr(path, 4))
-         ELSE path END
+# A file may be spelled in several ways: what differs between them is how they begin.
+_BEGINNINGS = ("", "file:", "file://", "s3", "s3a", "s3n")
+_SPELLING = """
+    CASE WHEN startswith(path, 'file:///') THEN 2
+         WHEN startswith(path, 'file:/') AND NOT startswith(path, 'file://') THEN 1
+         WHEN startswith(path, 's3://') THEN 3
+         WHEN startswith(path, 's3a://') THEN 4
+         WHEN startswith(path, 's3n://') THEN 5
+         ELSE 0 END AS spelling
 """
 
 
@@ -156,11 +158,14 @@ def _write(
             "size": pa.array([entry.size for entry in named], pa.int64()),
         }
     )
-    # Kinds travel as numbers: the biggest of two texts cannot be found by hashing.
+    beginning = f"get(array({', '.join(map(repr, _BEGINNINGS))}), spelling)"
+    # Kinds and spellings travel as numbers: the biggest of two texts cannot be found by hashing.
     once = (
         reachable.unionByName(spark.createDataFrame(rows))
-        .groupBy(F.expr(_ONE_SPELLING).alias("path"))
-        .agg(F.max("code").alias("code"), F.max("size").alias("size"))
+        .selectExpr("*", _SPELLING)
+        .groupBy(F.expr(f"substr(path, length({beginning}) + 1)").alias("rest"))
+        .agg(*(F.max(name).alias(name) for name in ("code", "size", "spelling")))
+        .selectExpr(f"concat({beginning}, rest) AS path", "code", "size")
     )
     folder = local_path(target)
     remove_folder(folder)

@@ -241,6 +241,13 @@ class PathOutsideTable(FinalError):
     http_status = 409
 
 
+class MetadataDamaged(FinalError):
+    """A manifest or manifest list is there but cannot be read; nothing was deleted."""
+
+    code = "METADATA_DAMAGED"
+    http_status = 409
+
+
 class StorageUnavailable(TransientError):
     """The storage did not answer."""
 

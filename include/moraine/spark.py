@@ -23,7 +23,9 @@ SessionFactory = Callable[[], "SparkSession"]
 """Gives the session to work with, when it is first needed."""
 
 _DETAILS_LIMIT = 2000
-_OUR_ERROR = re.compile(r"^\W*moraine\.errors\.(?P<kind>Storage\w+): (?P<message>[^\n]+)", re.M)
+_OUR_ERROR = re.compile(
+    r"^\W*moraine\.errors\.(?P<kind>Storage\w+|MetadataDamaged): (?P<message>[^\n]+)", re.M
+)
 _FORBIDDEN = re.compile(r"Service: S3, Status Code: 403")
 
 

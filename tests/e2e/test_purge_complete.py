@@ -220,6 +220,15 @@ def write_rows_all_deleted(at: Workshop, name: str) -> Crafted:
     return table
 
 
+def write_two_spellings(at: Workshop, name: str) -> Crafted:
+    """Three names, one file."""
+    table = at.table(name)
+    at.insert(table, "SELECT id, 'x' FROM range(0, 9, 1, 1)")
+    [path] = [path for path in table.files() if path.endswith(".parquet")]
+    at.forge(table, [path, f"file:{path}", f"file://{path}"])
+    return table
+
+
 WHOLE: dict[Make, dict[str, int]] = {
     write_format_1: {"data": 6, "manifest": 3, "manifest_list": 2},
     write_manifests_in_the_snapshot: {"data": 6, "manifest": 3},
@@ -235,6 +244,7 @@ WHOLE: dict[Make, dict[str, int]] = {
     write_object_storage_layout: {"data": 3},
     write_odd_names: {"data": 11},
     write_odd_location: {"data": 1},
+    write_two_spellings: {"data": 1, "manifest": 2},
     write_empty: {"current_metadata": 1},
     write_rows_all_deleted: {"data": 3},
 }
@@ -334,6 +344,15 @@ DAMAGED: list[Callable[[Workshop, str], tuple[Crafted, Damage]]] = [
 ]
 
 
+def cut_off(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) * 2 // 3])
+
+
+def overwrite(file: Path) -> None:
+    file.write_bytes(b"none of Avro's " * 400)
+
+
 # --- The purges -------------------------------------------------------------------------------
 
 
@@ -417,6 +436,24 @@ def test_what_can_be_known_is_deleted_and_what_cannot_is_told(
     assert set(map(local, told["paths"])) == damage.unreadable
     if damage.unreadable:
         assert "were gone before" in str(purged.task.result_summary)
+
+
+@pytest.mark.parametrize("harm", [cut_off, overwrite])
+@pytest.mark.parametrize("what", ["manifest", "manifest_list"])
+def test_damaged_metadata_is_named_and_nothing_is_deleted(
+    purges: Purges, harm: Callable[[Path], None], what: str
+) -> None:
+    """Unlike what is gone, it may be restored; so the purge ends, and can be taken up again."""
+    at = purges.at
+    table, manifests, _ = append_thrice(at, f"{harm.__name__}_{what}", "2")
+    [first, *_] = at.load(table).metadata["snapshots"]
+    file = Path(manifests[1] if what == "manifest" else local(first["manifest-list"]))
+    harm(file)
+    before = table.files()
+    task = at.purge(table)
+    assert (task.status, task.error_code) == (Status.FAILURE, "METADATA_DAMAGED")
+    assert file.name in str(task.result_summary)
+    assert table.files() == before
 
 
 def test_the_table_beside_them_is_untouched(purges: Purges) -> None:

@@ -14,8 +14,9 @@ import pyarrow.dataset
 
 from moraine.operations.purge import executor
 from moraine.operations.purge.executor import Left, Order, SliceWork
-from moraine.operations.purge.inventory import FILES_PER_SLICE, INVENTORY_DDL
+from moraine.operations.purge.inventory import INVENTORY_DDL
 from moraine.operations.purge.order import ROOT, Phase
+from moraine.operations.purge.slicing import FILES_PER_SLICE
 from moraine.storage.files import local_path
 from moraine.tasks.slices import Stop
 

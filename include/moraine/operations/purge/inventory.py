@@ -4,36 +4,44 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from moraine.catalog.access import TableAccess, spark_options
 from moraine.log import get_logger
-from moraine.operations.purge import survivors
-from moraine.operations.purge.order import PHASE_OF, FileKind, Phase
+from moraine.operations.purge import slicing, survivors
+from moraine.operations.purge.order import FileKind
 from moraine.operations.purge.plan import Entry
 from moraine.operations.purge.survivors import code_of
-from moraine.python_workers import keep_lean
+from moraine.storage.files import local_path, remove_folder
 from moraine.storage.locations import Roots
 from moraine.storage.stores import Storage
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 log = get_logger(__name__)
 
-FILES_PER_SLICE = 10_000
 INVENTORY_DDL = "path string, kind string, size bigint, outside boolean, phase string"
 _KINDS = list(FileKind)
-_ROWS = "path string, code int, size bigint"
-_SIZES_AT_ONCE = 32
+# As Iceberg says it: a file is gone, or is none of Avro's.
+_UNREADABLE = re.compile(r"NotFoundException|org\.apache\.avro\.|Not an Avro|Failed to open file")
 _MANIFEST_OPEN_COST = 256 * 1024
-_CONCURRENT_WRITERS = "spark.sql.maxConcurrentOutputFileWriters"
+# A file may be spelled in several ways: what differs between them is how they begin.
+_BEGINNINGS = ("", "file:", "file://", "s3", "s3a", "s3n")
+_SPELLING = """
+    CASE WHEN startswith(path, 'file:///') THEN 2
+         WHEN startswith(path, 'file:/') AND NOT startswith(path, 'file://') THEN 1
+         WHEN startswith(path, 's3://') THEN 3
+         WHEN startswith(path, 's3a://') THEN 4
+         WHEN startswith(path, 's3n://') THEN 5
+         ELSE 0 END AS spelling
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +81,19 @@ def write_inventory(
     from pyspark.errors import PySparkException
 
     entries = list(named)
+    trouble: PySparkException | None = None
     if not any(entry.kind is FileKind.MANIFEST for entry in entries):
         try:
             return _write(spark, _read_by_iceberg(spark, reach.access), reach, entries, target, [])
         except PySparkException as error:
-            if "NotFoundException" not in str(error):
+            if not _UNREADABLE.search(str(error)):
                 raise
-            log.warning("purge.plan.metadata_missing", table=reach.access.table)
+            trouble = error
+            log.warning("purge.plan.metadata_unreadable", table=reach.access.table)
     rows, unreadable = survivors.read_surviving(spark, reach.storage, entries)
+    if trouble and not unreadable:
+        # What Iceberg could not read is there and whole: whose mistake that was, nobody knows.
+        raise trouble
     return _write(spark, rows, reach, entries, target, unreadable)
 
 
@@ -117,7 +130,8 @@ def _read_by_iceberg(spark: SparkSession, access: TableAccess) -> DataFrame:
     vectors = code_of(FileKind.DELETION_VECTORS)
     files = read.table(f"{table}.all_entries").selectExpr(
         "data_file.file_path AS path",
-        f"IF(data_file.file_format = 'PUFFIN', {vectors}, data_file.content) AS code",
+        # Format version 1 knows data files only.
+        f"IF(data_file.file_format = 'PUFFIN', {vectors}, coalesce(data_file.content, 0)) AS code",
         "data_file.file_size_in_bytes AS size",
     )
     manifests = read.table(f"{table}.all_manifests").selectExpr(
@@ -134,7 +148,6 @@ def _write(
     target: str,
     unreadable: list[str],
 ) -> Inventory:
-    from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
     # From an Arrow table the JVM makes rows itself; from a list, a Python worker does.
@@ -145,86 +158,32 @@ def _write(
             "size": pa.array([entry.size for entry in named], pa.int64()),
         }
     )
-    # Kinds travel as numbers: the biggest of two texts cannot be found by hashing.
+    beginning = f"get(array({', '.join(map(repr, _BEGINNINGS))}), spelling)"
+    # Kinds and spellings travel as numbers: the biggest of two texts cannot be found by hashing.
     once = (
         reachable.unionByName(spark.createDataFrame(rows))
-        .groupBy("path")
-        .agg(F.max("code").alias("code"), F.max("size").alias("size"))
-        .mapInArrow(functools.partial(_examine, reach), f"{_ROWS}, outside boolean")
+        .selectExpr("*", _SPELLING)
+        .groupBy(F.expr(f"substr(path, length({beginning}) + 1)").alias("rest"))
+        .agg(*(F.max(name).alias(name) for name in ("code", "size", "spelling")))
+        .selectExpr(f"concat({beginning}, rest) AS path", "code", "size")
     )
-    # Written as text: each function called here would be a question to the JVM.
-    counts = [
-        F.expr(measure)
-        for code, kind in enumerate(_KINDS)
-        for measure in (
-            f"count_if(NOT outside AND code = {code}) AS files_{kind}",
-            f"sum(IF(NOT outside AND code = {code}, size, NULL)) AS bytes_{kind}",
-        )
-    ]
-    # Counted while it is written: no second pass.
-    seen = Observation()
-    inventory = once.observe(seen, F.expr("count_if(outside) AS outside"), *counts).selectExpr(
-        "path",
-        f"get(array({_quoted(_KINDS)}), code) AS kind",
-        "size",
-        "outside",
-        f"get(array({_quoted(PHASE_OF[kind] for kind in _KINDS)}), code) AS phase",
-    )
-    # With fewer Spark would sort all files by their phase before it writes any.
-    spark.conf.set(_CONCURRENT_WRITERS, len(Phase))
-    (
-        inventory.write.mode("overwrite")
-        .option("maxRecordsPerFile", FILES_PER_SLICE)
-        # No two paths are equal: a dictionary of them is in vain.
-        .option("parquet.enable.dictionary#path", "false")
-        .partitionBy("phase")
-        .parquet(target)
-    )
-    # A busy server sends its answer without waiting for what was observed.
-    found = seen.get or _count_again(spark, target)
-    kinds = [KindCount(k, found[f"files_{k}"], found[f"bytes_{k}"] or 0) for k in FileKind]
-    return Inventory([count for count in kinds if count.files], found["outside"], unreadable)
+    folder = local_path(target)
+    remove_folder(folder)
+    function = functools.partial(slicing.write_slices, reach.roots, reach.storage, folder)
+    written = once.mapInArrow(function, slicing.WRITTEN_DDL).collect()
+    slicing.commit_slices(folder, {row["slice"] for row in written})
+    return _sum_up(written, unreadable)
 
 
-def _count_again(spark: SparkSession, inventory: str) -> dict[str, Any]:
-    from pyspark.sql import functions as F
-
-    files = spark.read.schema(INVENTORY_DDL).parquet(inventory).groupBy("kind", "outside")
-    rows = files.agg(F.count("*").alias("files"), F.sum("size").alias("bytes")).collect()
-    counts: dict[str, Any] = dict.fromkeys([f"files_{kind}" for kind in _KINDS], 0)
-    counts |= dict.fromkeys([f"bytes_{kind}" for kind in _KINDS], 0)
-    for row in rows:
-        if not row["outside"]:
-            counts[f"files_{row['kind']}"] = row["files"]
-            counts[f"bytes_{row['kind']}"] = row["bytes"]
-    return {**counts, "outside": sum(row["files"] for row in rows if row["outside"])}
-
-
-def _quoted(words: Iterable[str]) -> str:
-    return ", ".join(f"'{word}'" for word in words)
-
-
-def _examine(reach: Reach, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Tell the files outside the table's places, and find the sizes that no metadata knows.
-
-    Nobody asks after a file outside: Moraine may not be able, or allowed, to look there.
-    """
-    storage = reach.storage()
-    try:
-        for batch in batches:
-            path, size = batch.column("path"), batch.column("size")
-            outside = reach.roots.outside(path)
-            wanted = pc.and_not(pc.is_null(size), outside)
-            if pc.any(wanted).as_py():
-                found = _find_sizes(storage, path.filter(wanted).to_pylist())
-                size = pc.replace_with_mask(size, wanted, pa.array(found, pa.int64()))
-            columns = [path, batch.column("code"), size, outside]
-            yield pa.RecordBatch.from_arrays(columns, names=["path", "code", "size", "outside"])
-    finally:
-        storage.close()
-        keep_lean()
-
-
-def _find_sizes(storage: Storage, paths: list[Any]) -> list[int | None]:
-    with ThreadPoolExecutor(min(_SIZES_AT_ONCE, len(paths))) as pool:
-        return list(pool.map(storage.size, paths))
+def _sum_up(written: list[Row], unreadable: list[str]) -> Inventory:
+    files, size = Counter[FileKind](), Counter[FileKind]()
+    outside = 0
+    for row in written:
+        if row["outside"]:
+            outside += row["files"]
+            continue
+        kind = _KINDS[row["code"]]
+        files[kind] += row["files"]
+        size[kind] += row["bytes"] or 0
+    counts = [KindCount(kind, files[kind], size[kind]) for kind in FileKind if files[kind]]
+    return Inventory(counts, outside, unreadable)

@@ -1,7 +1,8 @@
 """Reads what is left of a table whose manifests are partly gone.
 
 Iceberg's own readers give up at the first missing manifest. These read every manifest list and
-manifest that is still there, on the executors, and say which are not.
+manifest that is still there, on the executors, and say which are not. One that is there but damaged
+is an error: unlike what is gone, it may be restored.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import fastavro
 import pyarrow as pa
 
+from moraine.errors import MetadataDamaged
 from moraine.operations.purge.order import FileKind
 from moraine.operations.purge.plan import Entry
 from moraine.storage.stores import Storage
@@ -79,9 +81,21 @@ def _read_each(
             for path in paths:
                 content = opened.read(path)
                 gone: Iterator[Row] = iter([(path, _GONE, None)])
-                yield from _batched(gone if content is None else read(content))
+                rows = gone if content is None else _decoded(path, read(content))
+                yield from _batched(rows)
     finally:
         opened.close()
+
+
+def _decoded(path: str, rows: Iterator[Row]) -> Iterator[Row]:
+    """Whatever goes wrong with bytes that are at hand, they are what is wrong."""
+    try:
+        yield from rows
+    except Exception as error:
+        raise MetadataDamaged(
+            f"{path} is damaged ({type(error).__name__}): which files it names nobody knows, and "
+            "nothing was deleted."
+        ) from error
 
 
 def _batched(rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,7 @@ purge drops it afterwards. With the property `dropTable`, the last step does.
 | `plan` | Spark lists every reachable file and writes the inventory |
 | `delete` | Spark deletes by phase; what an earlier attempt finished is not done again |
 | `verify` | Spark looks for every file; one that is left fails the attempt; then the root goes |
-| `settle` | drops the table from the catalog, if asked to; writes the outcome in the ledger: success, a retry with its time, or failure |
+| `settle` | drops the table if asked to; writes the outcome: success, a retry, or failure |
 
 **By hand**: fill in the form. `dry_run` is on: the run ends with the inventory and deletes
 nothing. **Over REST** (`POST /delegation-service/api/v1/tasks`): the run names a `task_id`.

@@ -45,6 +45,10 @@ class MetadataMissing(TableNotFound):
     """The catalog has the table, but not what the table consists of."""
 
 
+class NoSuchPage(TableNotFound):
+    """There is no such page; whether there is such a table, nobody has said."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedTable:
     """A table as the catalog has it. What it vends with the table is in no repr."""
@@ -255,7 +259,7 @@ class RestCatalog(HttpCatalog):
         """What the catalog says of what is at a path; None if there is no such thing."""
         try:
             return self._send(endpoint, path.lstrip("/"), params=query)
-        except MetadataMissing:
+        except (MetadataMissing, NoSuchPage):
             raise
         except TableNotFound:
             return None
@@ -294,6 +298,8 @@ class RestCatalog(HttpCatalog):
         status, error = response.status_code, read_error(response)
         message = f"The catalog answered {status}: {words_of(response, error)}"
         if status == 404:
+            if not error:  # it need not come from the catalog
+                return NoSuchPage(message)
             kind = str(error.get("type") or "NoSuch")
             return TableNotFound(message) if "NoSuch" in kind else MetadataMissing(message)
         if status == 500:

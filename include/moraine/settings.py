@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
-from collections.abc import Mapping
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -34,8 +32,9 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from moraine.catalog.properties import as_texts, flatten, is_secret_property
+from moraine.catalog.properties import as_texts, is_secret_property
 from moraine.errors import CatalogNotConfigured
+from moraine.settings_file import read_file, with_names_of
 
 _SHORT_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
 
@@ -374,8 +373,8 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         del dotenv_settings, file_secret_settings
-        file = _read_file()
-        environment = _with_names_of(file, env_settings())
+        file = read_file(settings_cls)
+        environment = with_names_of(file, env_settings())
         return (
             init_settings,
             InitSettingsSource(settings_cls, environment),
@@ -395,73 +394,3 @@ def get_settings() -> Settings:
                 f"{name} is not a setting; the sections are {', '.join(sorted(known))}"
             )
     return Settings()
-
-
-def _read_file() -> dict[str, Any]:
-    path = Path(os.environ.get("MORAINE_CONFIG", "moraine.toml"))
-    if not path.exists():
-        if "MORAINE_CONFIG" in os.environ:
-            raise FileNotFoundError(f"MORAINE_CONFIG names {path}, which does not exist")
-        return {}
-    return _underscored(Settings, tomllib.loads(path.read_text()))
-
-
-def _underscored(model: type[BaseModel], data: dict[str, Any], above: str = "") -> dict[str, Any]:
-    """Turn the file's hyphens into the fields' underscores; names chosen by users stay.
-
-    A secret is refused here: a file is copied, committed and shown.
-    """
-    result: dict[str, Any] = {}
-    for key, value in data.items():
-        name = key.replace("-", "_")
-        path = f"{above}{key}"
-        field = model.model_fields.get(name)
-        annotation: Any = field.annotation if field else None
-        if annotation is SecretStr and value:
-            raise _misplaced(path, name, above)
-        if field is None or not isinstance(value, dict):
-            result[name if field else key] = value
-        elif get_origin(annotation) is not dict:
-            result[name] = _underscored(annotation, value, f"{path}.")
-        elif get_args(annotation)[1] is SecretStr:
-            for secret in (
-                key for key, given in flatten(value) if given and is_secret_property(key)
-            ):
-                raise _misplaced(f'{path}."{secret}"', name, above)
-            result[name] = value
-        else:
-            section = get_args(annotation)[1]
-            result[name] = {k: _underscored(section, v, f"{path}.{k}.") for k, v in value.items()}
-    return result
-
-
-def _misplaced(path: str, name: str, above: str) -> ValueError:
-    words = [word.replace("-", "_").upper() for word in [*above.split(".")[:-1], name]]
-    return ValueError(
-        f"{path} is a secret and has no place in the settings file. Give it in the environment "
-        f"variable MORAINE_{'__'.join(words)}, or by an Airflow connection; docs/settings.md "
-        "has the names."
-    )
-
-
-def _with_names_of(file: Mapping[str, Any], environment: dict[str, Any]) -> dict[str, Any]:
-    """Call catalogs as the file does: the environment knows neither upper case nor hyphens."""
-    named = list(file.get("catalogs", {}))
-    catalogs: dict[str, Any] = {}
-    for key, value in environment.get("catalogs", {}).items():
-        alike = [name for name in named if _folded(name) == _folded(key)]
-        name = alike[0] if key not in named and len(alike) == 1 else key
-        catalogs[name] = _merged(catalogs.get(name, {}), value)
-    return {**environment, "catalogs": catalogs} if catalogs else environment
-
-
-def _folded(name: str) -> str:
-    return name.lower().replace("-", "_")
-
-
-def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(under)
-    for key, value in over.items():
-        nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = _merged(merged[key], value) if nested else value
-    return merged

@@ -14,7 +14,7 @@ from moraine.catalog.properties import flatten, is_secret_property
 
 
 def read_file(model: type[BaseModel]) -> dict[str, Any]:
-    """What `moraine.toml`, or the file that MORAINE_CONFIG names, says, by the fields of the model."""
+    """What `moraine.toml`, or the file that MORAINE_CONFIG names, says, by the model's fields."""
     path = Path(os.environ.get("MORAINE_CONFIG", "moraine.toml"))
     if not path.exists():
         if "MORAINE_CONFIG" in os.environ:

@@ -51,6 +51,7 @@ def store(ledger_url: str) -> Iterator[TaskStore]:
 _SHARED = ("running_platform", "spark_stack", "seaweedfs", "catalog_stack", "gateway_stack")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist looks at the groups after that
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test's time limit is about the test: whichever comes first also starts the platform."""
     for item in items:

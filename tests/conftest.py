@@ -6,11 +6,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 from psycopg import sql
+from xdist.scheduler import LoadScopeScheduling
 
 from moraine.local.stack import Stack
 from moraine.tasks.store import TaskStore, open_pool
@@ -47,21 +48,35 @@ def store(ledger_url: str) -> Iterator[TaskStore]:
         yield TaskStore(pool)
 
 
-# What takes long to start. The tests that share one of these go to the same worker of xdist.
-_SHARED = ("running_platform", "spark_stack", "seaweedfs", "catalog_stack", "gateway_stack")
-
-
-@pytest.hookimpl(tryfirst=True)  # xdist looks at the groups after that
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """A test's time limit is about the test: whichever comes first also starts the platform."""
-    for item in items:
-        needed = getattr(item, "fixturenames", ())
-        if "running_platform" in needed:
-            item.add_marker(pytest.mark.timeout(300, func_only=True))
-        if shared := [name for name in _SHARED if name in needed]:
-            # Whoever needs Spark or an S3 server needs most of what goes with them.
-            group = "stores" if shared[0] in ("spark_stack", "seaweedfs") else shared[0]
-            item.add_marker(pytest.mark.xdist_group(group))
+    if "running_platform" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.timeout(300, func_only=True))
+
+
+class ByStack(LoadScopeScheduling):  # type: ignore[misc]
+    """Keeps tests together that share what takes long to start; others go file by file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return next((stack for stack, part in _STACKS if part in file), file)
+
+
+_STACKS = (
+    ("gateway", "tests/failure/test_gateway_killed"),
+    ("platform", "tests/e2e/"),
+    ("platform", "tests/failure/"),
+    ("stores", "tests/integration/gateway/test_engines"),
+    ("stores", "tests/integration/purge/"),
+    ("stores", "tests/integration/stores/"),
+    ("stores", "tests/contract/test_storage"),
+    ("gateway", "tests/integration/gateway/"),
+    ("catalog", "tests/integration/catalog/"),
+)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByStack:
+    return ByStack(config, log)
 
 
 @pytest.fixture(scope="session")

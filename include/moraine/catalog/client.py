@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -100,7 +101,7 @@ def table_locations(table: LoadedTable) -> list[str]:
     return [table.location, *(str(path) for path in given if path)]
 
 
-class HttpCatalog:
+class HttpCatalog(ABC):
     """What every client of a catalog does alike: paths, pages, and answers read with care.
 
     A subclass says which configuration holds, and which errors tell of what goes wrong.
@@ -121,19 +122,19 @@ class HttpCatalog:
         self._timeout = timeout
 
     @property
+    @abstractmethod
     def _properties(self) -> Mapping[str, str]:
         """The server's configuration, and the client's own."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _refusal(self, endpoint: Endpoint, response: requests.Response) -> MoraineError:
         """The error for an answer other than success."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _unusable(
         self, endpoint: Endpoint, why: str, error: Exception | None = None
     ) -> MoraineError:
         """The error for no answer, or one that cannot be used."""
-        raise NotImplementedError
 
     def _fetch_config(self) -> ServerConfig:
         parameters = {"warehouse": self._warehouse} if self._warehouse else {}

@@ -302,6 +302,58 @@ class GatewaySettings(Section):
     purge: GatewayPurgeSettings = GatewayPurgeSettings()
 
 
+class IngestRestSettings(Section):
+    """NDJSON over HTTP."""
+
+    max_body_bytes: int = Field(64 << 20, ge=1, description="Also once it is unpacked")
+    wait: Duration = Field(
+        timedelta(seconds=30), description="How long a request waits for its commit"
+    )
+    requests_per_second: float = Field(1000, gt=0, description="For each database and process")
+    burst: int = Field(2000, ge=1, description="How many may come at once")
+
+
+class IngestWriterSettings(Section):
+    """What the writer puts in one commit, and how long it may take."""
+
+    max_batch_bytes: int = Field(256 << 20, ge=1)
+    max_batch_rows: int = Field(2_000_000, ge=1)
+    max_batch_requests: int = Field(256, ge=1)
+    linger: Duration = Field(
+        timedelta(milliseconds=5), description="How long it waits for more to come"
+    )
+    piece_bytes: int = Field(32 << 20, ge=1, description="What one Spark task reads of a body")
+    tables_at_once: int = Field(4, ge=1)
+    lease: Duration = Field(
+        timedelta(seconds=30), description="Without a heartbeat for so long, a writer is lost"
+    )
+    run_duration: Duration = Field(
+        timedelta(hours=1), description="After so long a Dag run ends, and the next begins"
+    )
+    commit_attempts: int = Field(20, ge=1, description="When others commit to the same table")
+    snapshots_kept: int = Field(
+        100, ge=2, description="Of tables that ingest made and nobody else rewrites"
+    )
+
+
+class IngestSettings(Section):
+    """Bytes that become rows, through any door."""
+
+    enabled: bool = True
+    catalog: str = Field("", description="Where the tables are; by default the only one there is")
+    lifetime: Duration = Field(timedelta(hours=24), description="How long a key is known")
+    grace: Duration = Field(timedelta(hours=1), description="How much later it is swept")
+    cleanup_batch: int = Field(1000, ge=1, description="Keys removed in one statement")
+    inline_bytes: int = Field(64 << 10, ge=0, description="Up to so much is kept in the ledger")
+    max_waiting_bytes: int = Field(4 << 30, ge=1, description="More may not wait to be written")
+    max_waiting_requests: int = Field(10_000, ge=1)
+    auto_create: bool = Field(False, description="Make tables on first sight, if nobody says")
+    schema_evolve: bool = Field(True, description="Make columns on first sight, if nobody says")
+    new_columns: int = Field(32, ge=0, description="Made for one request at most")
+    rest: IngestRestSettings = IngestRestSettings()
+    writer: IngestWriterSettings = IngestWriterSettings()
+
+
 class PortSettings(Section):
     """Where the embedded stack listens, on 127.0.0.1 only."""
 
@@ -352,6 +404,7 @@ class Settings(BaseSettings):
     purge: PurgeSettings = PurgeSettings()
     idempotency: IdempotencySettings = IdempotencySettings()
     gateway: GatewaySettings = GatewaySettings()
+    ingest: IngestSettings = IngestSettings()
     stack: StackSettings = StackSettings()
 
     def catalog(self, name: str) -> CatalogSettings:
@@ -362,6 +415,15 @@ class Settings(BaseSettings):
                 f"Add [catalogs.{name}] with its uri."
             )
         return self.catalogs[name]
+
+    @property
+    def ingest_catalog(self) -> str:
+        """The name of the catalog that ingest writes to."""
+        if name := self.ingest.catalog or self.gateway.default_catalog:
+            return name
+        if len(self.catalogs) == 1:
+            return next(iter(self.catalogs))
+        raise CatalogNotConfigured("Name the catalog for ingest in ingest.catalog.")
 
     @classmethod
     def settings_customise_sources(

@@ -9,20 +9,14 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-import psycopg
-from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
-from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from moraine.errors import LedgerUnavailable
 from moraine.idempotency.model import Claim, Record, Response, Scope
-from moraine.log import get_logger
+from moraine.queries import AsyncQueries
 from moraine.settings import IdempotencySettings
 from moraine.sql import load_queries
 
-log = get_logger(__name__)
-
-_BROKEN = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout)
 _FAST = 1  # of zlib: a second of it packs some hundred megabytes
 
 
@@ -76,7 +70,8 @@ class RecordStore:
         keep: timedelta,
         most_bytes: int,
     ) -> None:
-        self._pool = pool
+        # Each statement may be repeated: a reservation finds itself, any other finds no row.
+        self._queries = AsyncQueries(pool, _SQL)
         self._lease = lease
         self._keep = keep
         self._most_bytes = most_bytes
@@ -96,7 +91,7 @@ class RecordStore:
         """Accept a new key, or find what is known of it. None: it was accepted by somebody else
         just now; ask again."""
         owner = str(uuid4())
-        rows = await self._run(
+        rows = await self._queries.run(
             "reserve",
             **scope._asdict(),
             payload_hash=payload_hash,
@@ -111,13 +106,13 @@ class RecordStore:
         return Claim(scope, owner, 1) if is_new else _record(rows[0])
 
     async def find(self, scope: Scope) -> Record | None:
-        rows = await self._run("find", **scope._asdict())
+        rows = await self._queries.run("find", **scope._asdict())
         return _record(rows[0]) if rows else None
 
     async def take_over(self, scope: Scope, attempts: int) -> Claim | None:
         """Take an abandoned key, as it was seen after so many attempts."""
         owner = str(uuid4())
-        rows = await self._run(
+        rows = await self._queries.run(
             "take_over", **scope._asdict(), attempts=attempts, owner=owner, lease=self._lease
         )
         return Claim(scope, owner, rows[0]["attempts"]) if rows else None
@@ -143,26 +138,26 @@ class RecordStore:
 
     async def heartbeat(self, claims: Iterable[Claim]) -> None:
         owners = [claim.owner for claim in claims]
-        await self._run("heartbeat", owners=owners, lease=self._lease)
+        await self._queries.run("heartbeat", owners=owners, lease=self._lease)
 
     async def abandoned(
         self, realm: str, *, quiet: timedelta, limit: int
     ) -> list[tuple[Scope, dict[str, Any], int]]:
         """Keys that nobody has come back for, with their intents and attempts."""
-        rows = await self._run("abandoned", realm_id=realm, quiet=quiet, limit=limit)
+        rows = await self._queries.run("abandoned", realm_id=realm, quiet=quiet, limit=limit)
         return [
             (Scope(*(row[name] for name in Scope._fields)), row["intent"], row["attempts"])
             for row in rows
         ]
 
     async def remove_expired(self, limit: int) -> int:
-        return len(await self._run("remove_expired", limit=limit))
+        return len(await self._queries.run("remove_expired", limit=limit))
 
     async def ping(self) -> None:
-        await self._run("ping")
+        await self._queries.run("ping")
 
     async def _change(self, name: str, claim: Claim, **parameters: Any) -> bool:
-        rows = await self._run(
+        rows = await self._queries.run(
             name,
             **claim.scope._asdict(),
             owner=claim.owner,
@@ -170,25 +165,6 @@ class RecordStore:
             **parameters,
         )
         return bool(rows)
-
-    async def _run(self, name: str, **parameters: Any) -> list[dict[str, Any]]:
-        """Tried twice: the pool may hold a connection that died while nobody used it. Each
-        statement may be repeated: a reservation finds itself, any other finds no row."""
-        for last in (False, True):
-            try:
-                async with self._pool.connection() as connection:
-                    cursor = connection.cursor(binary=True, row_factory=dict_row)
-                    await cursor.execute(_SQL[name], parameters)
-                    rows: list[dict[str, Any]] = await cursor.fetchall()
-                    return rows
-            except _BROKEN as error:
-                if last or isinstance(error, PoolTimeout):
-                    raise LedgerUnavailable(
-                        "The ledger's database does not answer.", details=type(error).__name__
-                    ) from error
-                log.warning("idempotency.retry", query=name, error=type(error).__name__)
-                await self._pool.check()
-        raise AssertionError("unreachable")
 
 
 def _record(row: dict[str, Any]) -> Record:

@@ -1,0 +1,252 @@
+"""The ledger of what was handed in: the only place that speaks SQL about it.
+
+Doors reserve a key, then keep the bytes; writers claim what is kept, commit it to tables, and
+settle it. A repeated statement finds what the first one did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+from moraine.ingest.model import Applied, Arrival, Request, State
+from moraine.queries import AsyncQueries, Queries
+from moraine.sql import load_queries
+
+STAGED, SETTLED = "moraine_ingest_staged", "moraine_ingest_settled"
+"""What is announced: that there is something to write, and that something was written."""
+WRITER = "moraine-writer"
+"""How a writer's connections are called: by them a door sees whether there is one."""
+_RECEIVING = timedelta(minutes=1)
+
+
+def _prepare_queries() -> dict[str, bytes]:
+    expired = "({of}expires_at IS NOT NULL AND {of}expires_at <= now())"
+    forgotten = (
+        f"({expired} OR {{of}}state = 'rejected'"
+        " OR ({of}state = 'receiving' AND {of}lease_expires_at <= now()))"
+    )
+    parts = {
+        "row": ", ".join(f"ingest_ledger.{field.name}" for field in fields(Request)),
+        "expired": expired.format(of=""),
+        "forgotten": forgotten.format(of=""),
+        "old_forgotten": forgotten.format(of="old."),
+        "staged_channel": STAGED,
+        "settled_channel": SETTLED,
+    }
+    queries = load_queries("moraine.ingest", "queries.sql")
+    for part, text in parts.items():
+        mark = f"{{{part}}}".encode()
+        queries = {name: query.replace(mark, text.encode()) for name, query in queries.items()}
+    return queries
+
+
+_SQL = _prepare_queries()
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Bytes that have arrived. Small ones are kept in the ledger, others in a file."""
+
+    fingerprint: str
+    size: int
+    lines: int
+    inline: bytes | None = None
+    location: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What is waiting to be written."""
+
+    requests: int
+    bytes: int
+    age: float
+
+
+class DoorLedger:
+    """What a door does."""
+
+    def __init__(self, pool: AsyncConnectionPool[Any]) -> None:
+        self._queries = AsyncQueries(pool, _SQL)
+
+    async def reserve(self, arrival: Arrival, body: Body | None) -> int | Request | None:
+        """The number of a new reservation, or what is known of the key. With a body it is staged
+        at once. None: it was accepted by somebody else just now; ask again."""
+        rows = await self._queries.run(
+            "reserve",
+            **asdict(arrival),
+            state=State.STAGED.value if body else State.RECEIVING.value,
+            fingerprint=body.fingerprint if body else None,
+            location=body.location if body else None,
+            bytes=body.size if body else 0,
+            lines=body.lines if body else 0,
+            body=body.inline if body else None,
+            lease=_RECEIVING,
+        )
+        if not rows:
+            return None
+        row = rows[0]
+        row.pop("told")
+        new_id = row.pop("new_id")
+        return int(new_id) if new_id is not None else Request(**row)
+
+    async def still_receiving(self, reservation: int) -> bool:
+        return bool(await self._queries.run("receive", id=reservation, lease=_RECEIVING))
+
+    async def stage(self, reservation: int, body: Body) -> bool:
+        """Now the bytes are durable. False: the reservation was lost to somebody else."""
+        rows = await self._queries.run(
+            "stage",
+            id=reservation,
+            fingerprint=body.fingerprint,
+            location=body.location,
+            bytes=body.size,
+            lines=body.lines,
+        )
+        return bool(rows)
+
+    async def forget(self, reservation: int) -> None:
+        await self._queries.run("forget", id=reservation)
+
+    async def find(self, keys: Sequence[str]) -> dict[str, Request]:
+        rows = await self._queries.run("find", keys=list(keys))
+        return {row["key"]: Request(**row) for row in rows}
+
+    async def backlog(self) -> Backlog:
+        return Backlog(**(await self._queries.run("backlog"))[0])
+
+    async def writer_is_there(self) -> bool:
+        return bool((await self._queries.run("writers"))[0]["alive"])
+
+    async def count_replay(self, door: str) -> None:
+        await self._queries.run("count_replay", door=door)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    requests: int
+    bytes: int
+    rows: int
+
+
+class WriterLedger:
+    """What a writer does. `lease` is how long a batch counts as alive without a heartbeat,
+    `lifetime` how long a key is known once it is settled."""
+
+    def __init__(
+        self,
+        pool: ConnectionPool[Any],
+        owner: str,
+        *,
+        lease: timedelta,
+        lifetime: timedelta,
+    ) -> None:
+        self._queries = Queries(pool, _SQL)
+        self._owner = owner
+        self._lease = lease
+        self._lifetime = lifetime
+
+    def next_table(self, busy: Iterable[str]) -> tuple[str, str] | None:
+        """The table whose oldest request has waited for longest, but for those in `busy`."""
+        rows = self._queries.run("next_table", busy=list(busy))
+        return (rows[0]["database_name"], rows[0]["table_name"]) if rows else None
+
+    def claim(self, batch: UUID, database: str, table: str, limits: BatchLimits) -> list[Request]:
+        rows = self._queries.run(
+            "claim",
+            batch=batch,
+            owner=self._owner,
+            database=database,
+            table=table,
+            lease=self._lease,
+            most_requests=limits.requests,
+            most_bytes=limits.bytes,
+            most_rows=limits.rows,
+        )
+        return sorted((Request(**row) for row in rows), key=lambda request: request.id)
+
+    def bodies(self, ids: Iterable[int]) -> dict[int, bytes]:
+        rows = self._queries.run("bodies", ids=list(ids))
+        return {row["id"]: bytes(row["body"]) for row in rows}
+
+    def heartbeat(self, batches: Iterable[UUID]) -> None:
+        self._queries.run("heartbeat", batches=list(batches), lease=self._lease)
+
+    def hold(self, batch: UUID, files: Sequence[str]) -> bool:
+        """Whether the batch is still ours. If so, it is known to be about to commit the files."""
+        rows = self._queries.run("hold", batch=batch, files=Jsonb(list(files)), lease=self._lease)
+        return bool(rows)
+
+    def finalize(self, batch: UUID, outcomes: Iterable[Applied]) -> int:
+        """How many of these were still ours to settle."""
+        given = Jsonb([asdict(outcome) for outcome in outcomes])
+        rows = self._queries.run("finalize", batch=batch, outcomes=given, lifetime=self._lifetime)
+        return len(rows)
+
+    def reject(self, batch: UUID, errors: dict[int, dict[str, Any]]) -> int:
+        given = Jsonb([{"id": id, "error": error} for id, error in errors.items()])
+        rows = self._queries.run("reject", batch=batch, outcomes=given, lifetime=self._lifetime)
+        return len(rows)
+
+    def release(self, batch: UUID) -> None:
+        """What of the batch is not settled waits again."""
+        self._queries.run("release", batch=batch)
+
+    def close(self, batch: UUID) -> None:
+        self._queries.run("close_batch", batch=batch)
+
+    def give_up(self, batch: UUID) -> None:
+        """Nobody knows whether the batch was committed: let another find out."""
+        self._queries.run("give_up_batch", batch=batch)
+
+    def lose_silent(self) -> int:
+        """Take apart batches whose writer is silent. How many there were."""
+        return len(self._queries.run("lose_batches"))
+
+    def lost_files(self, database: str, table: str, before: datetime) -> dict[UUID, list[str]]:
+        """Files of lost batches, which nobody can commit after a commit that came later."""
+        rows = self._queries.run("lost_files", database=database, table=table, before=before)
+        return {row["batch"]: row["files"] for row in rows}
+
+    def has_open(self, database: str, table: str, before: datetime) -> bool:
+        rows = self._queries.run("open_requests", database=database, table=table, before=before)
+        return bool(rows[0]["open"])
+
+    def count_commit(self, door: str, seconds: float) -> None:
+        self._queries.run("count_commit", door=door, seconds=seconds)
+
+
+class KeeperLedger:
+    """Cleaning and counting."""
+
+    def __init__(self, pool: ConnectionPool[Any]) -> None:
+        self._queries = Queries(pool, _SQL)
+
+    def remove_expired(self, lifetime: timedelta, grace: timedelta, limit: int) -> list[str | None]:
+        """Forget keys that are over; the files that held their bytes, if any is left."""
+        rows = self._queries.run("remove_expired", lifetime=lifetime, grace=grace, limit=limit)
+        return [row["location"] for row in rows]
+
+    def totals(self) -> list[dict[str, Any]]:
+        return self._queries.run("totals")
+
+    def commits(self) -> list[dict[str, Any]]:
+        return self._queries.run("commits")
+
+    def lags(self) -> list[dict[str, Any]]:
+        return self._queries.run("lags")
+
+    def backlog(self) -> Backlog:
+        return Backlog(**self._queries.run("backlog")[0])
+
+    def note_lag(self, topic: str, partition: int, table: str, next: int, end: int) -> None:
+        self._queries.run(
+            "note_lag", topic=topic, partition=partition, table=table, next=next, end=end
+        )

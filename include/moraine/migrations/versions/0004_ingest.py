@@ -1,0 +1,12 @@
+"""What was handed in to be written to tables, and what became of it."""
+
+from pathlib import Path
+
+from alembic import op
+
+revision = "0004"
+down_revision = "0003"
+
+
+def upgrade() -> None:
+    op.get_bind().exec_driver_sql(Path(__file__).with_suffix(".sql").read_text())

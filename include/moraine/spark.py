@@ -84,11 +84,9 @@ def session_for(
     that lost its lease interrupts only its own: by then others may be its successor's. A job
     whose executors ask for themselves whether they may go on has `patience` seconds to end.
     """
-    from pyspark.errors import PySparkException
-
     task_tag = f"moraine-{work.task.task_id}"
     own_tag = f"{task_tag}-v{work.attempt.claim.version}"
-    try:
+    with telling_apart():
         session = factory()
         session.interruptTag(task_tag)
         session.addTag(task_tag)
@@ -99,6 +97,15 @@ def session_for(
         finally:
             session.removeTag(own_tag)
             session.removeTag(task_tag)
+
+
+@contextmanager
+def telling_apart() -> Iterator[None]:
+    """Spark's errors in our own terms."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
     except PySparkException as error:
         raise _told_apart(error) from error
     except Exception as error:

@@ -119,19 +119,3 @@ class WriterAway(IngestError):
     code = "writer_unavailable"
     http_status = 503
     retry_after = 5
-
-
-class LineRejected(IngestError):
-    """A line cannot be taken, so nothing of its request was."""
-
-    code = "invalid_line"
-    http_status = 400
-
-    def __init__(
-        self, message: str, *, line: int, column: str = "", value: str = "", expected: str = ""
-    ) -> None:
-        super().__init__(message)
-        self.line = line
-        self.column = column
-        self.value = value
-        self.expected = expected

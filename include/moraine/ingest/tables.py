@@ -48,6 +48,8 @@ log = get_logger(__name__)
 
 KEYS = "moraine.ingest.keys"
 """Of a snapshot: the keys whose rows it brought, with what each came to."""
+BATCH = "moraine.ingest.batch"
+"""Of a snapshot: the batch that it committed."""
 MADE_HERE = "moraine.ingest.made"
 _PROPERTIES = {
     MADE_HERE: "true",
@@ -247,6 +249,14 @@ def keys_in(table: Table) -> dict[tuple[str, int], Applied]:
         for key, (number, rows, extents, size) in json.loads(text).items():
             found[key, number] = Applied(number, rows, extents, size, snapshot.snapshot_id)
     return found
+
+
+def batches_in(table: Table) -> set[str]:
+    return {
+        snapshot.summary.additional_properties[BATCH]
+        for snapshot in table.metadata.snapshots
+        if snapshot.summary and BATCH in snapshot.summary.additional_properties
+    }
 
 
 def keys_summary(applied: Mapping[str, Applied]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from moraine.api import health, openapi
 from moraine.api.auth import Access
 from moraine.api.errors import install_error_handlers
 from moraine.api.services import Services
+from moraine.ingest.app import create_ingest_app
 from moraine.operations.purge import routes as tombstones
 from moraine.settings import Settings
 from moraine.tasks import routes
@@ -24,12 +25,17 @@ from moraine.tasks.keyed import KeyedTasks
 
 MOUNT_PATH = "/delegation-service/api"
 GATEWAY_PATH = "/catalog"
+INGEST_PATH = "/ingest"
 
 
 def create_apps(settings: Settings | None = None) -> dict[str, FastAPI]:
     """The apps of one process, by the path where each is mounted."""
     services = Services(settings)
-    return {MOUNT_PATH: create_app(services), GATEWAY_PATH: GatewayApp(services)}
+    return {
+        MOUNT_PATH: create_app(services),
+        GATEWAY_PATH: GatewayApp(services),
+        INGEST_PATH: create_ingest_app(services),
+    }
 
 
 def create_app(services: Services | None = None) -> FastAPI:

@@ -55,15 +55,19 @@ class Authenticator:
             AirflowTokens() if settings.accept_airflow_tokens else None
         )
 
-    async def check(self, request: Request, access: Access) -> None:
-        scheme, token = get_authorization_scheme_param(request.headers.get("Authorization"))
+    async def check(self, request: Request, access: Access, dag_id: str = "") -> None:
+        """`dag_id`: whose runs the caller must have a right to, if not the purge's."""
+        await self.check_header(request.headers.get("Authorization"), access, dag_id)
+
+    async def check_header(self, header: str | None, access: Access, dag_id: str = "") -> None:
+        scheme, token = get_authorization_scheme_param(header)
         if scheme.lower() != "bearer" or not token:
             raise Unauthorized()
         foreign = self._issued is not None and _claimed_issuer(token) == self._issuer
         checker = self._issued if foreign else self._airflow
         if checker is None:
             raise Unauthorized("The token's issuer is not one this service trusts.")
-        await checker.check(token, access, self._dag_id)
+        await checker.check(token, access, dag_id or self._dag_id)
 
 
 class AirflowTokens:

@@ -13,13 +13,12 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from moraine.failpoints import async_failpoint
 from moraine.ingest.errors import BadBody, InProgress, KeyReused, Overloaded, WriterAway
 from moraine.ingest.ledger import SETTLED, Backlog, Body, DoorLedger
 from moraine.ingest.model import Arrival, Request, State
-from moraine.ingest.staging import StagedFile, measure
+from moraine.ingest.staging import StagedFile, measure, staging_folder
 from moraine.listening import Listener
 from moraine.settings import IngestSettings
 
@@ -72,12 +71,12 @@ class SettledFeed:
 
 class Intake:
     def __init__(
-        self, settings: IngestSettings, ledger: DoorLedger, feed: SettledFeed, staging: Path
+        self, settings: IngestSettings, ledger: DoorLedger, feed: SettledFeed, workspace: str
     ) -> None:
         self._settings = settings
         self.ledger = ledger
         self._feed = feed
-        self._staging = staging
+        self._workspace = workspace
         self._backlog = Backlog(0, 0, 0.0)
         self._backlog_at = float("-inf")
 
@@ -146,7 +145,7 @@ class Intake:
         return Receipt(arrival.key, None)
 
     async def _stage(self, reservation: int, head: bytes, chunks: Chunks) -> tuple[Body, bool]:
-        with StagedFile(self._staging) as file:
+        with StagedFile(staging_folder(self._workspace)) as file:
             file.write(head)
             pending = bytearray()
             beat_at = time.monotonic() + _BEAT_SECONDS

@@ -224,6 +224,9 @@ def _catalog_with(auth: AuthBase) -> type[RestCatalog]:
             session.auth = auth
             return session
 
+        def _delete_old_metadata(self, *_: Any) -> None:
+            """The catalog does that."""
+
     return Authenticated
 
 

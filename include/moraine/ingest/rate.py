@@ -1,0 +1,36 @@
+"""How often a database may be written to: a bucket of tokens for each, in this process."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from moraine.ingest.errors import RateLimited
+
+_MOST_BUCKETS = 10_000
+
+
+class RateLimit:
+    def __init__(
+        self, per_second: float, burst: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._clock = clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, database: str) -> None:
+        """Take a token, or say when there is one again."""
+        now = self._clock()
+        tokens, at = self._buckets.pop(database, (float(self._burst), now))
+        tokens = min(self._burst, tokens + (now - at) * self._per_second)
+        self._buckets[database] = (max(tokens - 1, 0.0) if tokens >= 1 else tokens, now)
+        if len(self._buckets) > _MOST_BUCKETS:
+            self._buckets.popitem(last=False)
+        if tokens < 1:
+            wait = math.ceil((1 - tokens) / self._per_second)
+            raise RateLimited(
+                f"The database {database[:100]} takes {self._per_second:g} requests a second.", wait
+            )

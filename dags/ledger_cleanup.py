@@ -3,7 +3,8 @@
 
 Hourly: removes finished tasks older than `delegation.task.retention`, in batches, with their
 history and their folder in the workspace. A live task is never touched. What is removed stays in
-the totals that the metrics show. Also removes idempotency keys whose lifetime and grace are over.
+the totals that the metrics show. Also removes idempotency keys whose lifetime and grace are over,
+those of ingest among them.
 """
 
 from __future__ import annotations
@@ -43,8 +44,16 @@ def ledger_cleanup() -> None:
 
         return forget_expired_keys()
 
+    @task
+    def forget_ingested_keys() -> int:
+        """Remove ingest keys that are over; the return value is how many went."""
+        from moraine import runtime
+
+        return runtime.forget_ingested_keys()
+
     cleanup()
     forget_keys()
+    forget_ingested_keys()
 
 
 ledger_cleanup()

@@ -185,6 +185,10 @@ class SparkUnavailable(TransientError):
     http_status = 502
 
 
+class SparkJobFailed(SparkUnavailable):
+    """A Spark job failed, though Spark is there."""
+
+
 class CatalogUnavailable(TransientError):
     """The catalog did not answer, so no credentials could be had for the table."""
 

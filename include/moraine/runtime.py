@@ -7,6 +7,9 @@ import functools
 import json
 import os
 import re
+import signal
+import socket
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -107,6 +110,62 @@ def forget_expired_keys(url: str | None = None) -> int:
         return removed
 
     return _with_records(url or _ledger_url(), settings, run)
+
+
+def write_ingested(session: Callable[[], SparkSession], ledger_url: str | None = None) -> int:
+    """Write what the doors take in, for as long as a run may last. How many requests that were."""
+    from moraine.ingest.batches import BatchWriter
+    from moraine.ingest.ledger import WriterLedger
+    from moraine.ingest.tables import IngestTables
+    from moraine.ingest.writer import Writer
+
+    settings = get_settings()
+    ingest, url = settings.ingest, ledger_url or _ledger_url()
+    name = settings.ingest_catalog
+    catalog = settings.catalog(name) if ledger_url else catalog_settings(name)
+    pool: Any = open_pool(url, size=ingest.writer.tables_at_once + 3)
+    owner = f"{socket.gethostname()}-{os.getpid()}"
+    with pool:
+        ledger = WriterLedger(pool, owner, lease=ingest.writer.lease, lifetime=ingest.lifetime)
+        batches = BatchWriter(ingest, ledger, IngestTables(name, catalog), functools.cache(session))
+        writer = Writer(ingest.writer, ledger, batches, url)
+        with _stopped_by_signals(writer.stop):
+            return writer.run(ingest.writer.run_duration.total_seconds())
+
+
+@contextmanager
+def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """What is under way is brought to its end before the process goes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {
+        number: signal.signal(number, lambda *_: stop())
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def forget_ingested_keys(url: str | None = None) -> int:
+    """Remove ingest keys that are over, batch by batch, and what is left of their bytes."""
+    from moraine.ingest.ledger import KeeperLedger
+    from moraine.ingest.staging import remove_left_over
+
+    settings = get_settings()
+    ingest = settings.ingest
+    removed = 0
+    pool: Any = open_pool(url or _ledger_url(), size=1)
+    with pool:
+        keeper = KeeperLedger(pool)
+        while batch := keeper.remove_expired(ingest.lifetime, ingest.grace, ingest.cleanup_batch):
+            removed += len(batch)
+        needed = keeper.waiting_files()
+    remove_left_over(settings.workspace, needed, ingest.lifetime + ingest.grace)
+    return removed
 
 
 def _with_records(

@@ -319,9 +319,7 @@ class IngestWriterSettings(Section):
     max_batch_bytes: int = Field(256 << 20, ge=1)
     max_batch_rows: int = Field(2_000_000, ge=1)
     max_batch_requests: int = Field(256, ge=1)
-    linger: Duration = Field(
-        timedelta(milliseconds=5), description="How long it waits for more to come"
-    )
+    linger: Duration = Field(timedelta(0), description="How long it waits for more to come")
     piece_bytes: int = Field(32 << 20, ge=1, description="What one Spark task reads of a body")
     tables_at_once: int = Field(4, ge=1)
     lease: Duration = Field(

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from moraine import errors
-from moraine.errors import MoraineError, SparkUnavailable, StorageRefused
+from moraine.errors import MoraineError, SparkJobFailed, SparkUnavailable, StorageRefused
 from moraine.log import get_logger
 from moraine.tasks.worker import Work
 
@@ -127,7 +127,13 @@ def _told_apart(error: PySparkException) -> MoraineError:
         return StorageRefused(
             "The storage refuses to have the table's metadata read.", details=details
         )
-    return SparkUnavailable(f"A Spark job failed ({_condition(error)}).", details=details)
+    kind = SparkUnavailable if _session_is_gone(error) else SparkJobFailed
+    return kind(f"A Spark job failed ({_condition(error)}).", details=details)
+
+
+def _session_is_gone(error: PySparkException) -> bool:
+    """A server that was started anew knows nothing of the session."""
+    return _condition(error).startswith(("INVALID_HANDLE", "RETRIES_EXCEEDED"))
 
 
 def _condition(error: Exception) -> str:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from moraine.errors import MoraineError
+from moraine.errors import MoraineError, SparkJobFailed
 from moraine.failpoints import failpoint
 from moraine.ingest import executor
 from moraine.ingest.columns import Column
@@ -90,10 +90,10 @@ class BatchWriter:
         self.active: set[UUID] = set()
         """The batches under way, whose leases somebody has to renew."""
 
-    def write(self, database: str, table: str, *, most_requests: int | None = None) -> int:
+    def write(self, database: str, table: str) -> int:
         """Take what waits for a table and settle it; how many requests that were."""
         limits = BatchLimits(
-            most_requests or self._writer.max_batch_requests,
+            self._writer.max_batch_requests,
             self._writer.max_batch_bytes,
             self._writer.max_batch_rows,
         )
@@ -110,6 +110,7 @@ class BatchWriter:
 
     def _settle(self, batch: Batch) -> None:
         begun = datetime.now(UTC)
+        blamed = False
         try:
             table = self._open(batch)
             if table is None:
@@ -120,13 +121,14 @@ class BatchWriter:
                 self._commit(batch, table, begun)
         except Lost:
             log.warning("ingest.batch.lost", batch=str(batch.id))
-        except BaseException:
+        except BaseException as error:
+            blamed = isinstance(error, SparkJobFailed)
             # Not if the database is gone: then the lease runs out, which comes to the same.
             with contextlib.suppress(MoraineError):
                 self._discard(batch, batch.files)
             raise
         finally:
-            self._ledger.release(batch.id)
+            self._ledger.release(batch.id, blamed=blamed)
             if not batch.given_up:
                 self._ledger.close(batch.id)
 

@@ -24,6 +24,7 @@ STAGED, SETTLED = "moraine_ingest_staged", "moraine_ingest_settled"
 WRITER = "moraine-writer"
 """How a writer's connections are called: by them a door sees whether there is one."""
 _RECEIVING = timedelta(minutes=1)
+_MOST_FAILURES = 5
 
 
 def _prepare_queries() -> dict[str, bytes]:
@@ -155,7 +156,7 @@ class WriterLedger:
 
     def next_table(self, busy: Iterable[str]) -> tuple[str, str] | None:
         """The table whose oldest request has waited for longest, but for those in `busy`."""
-        rows = self._queries.run("next_table", busy=list(busy))
+        rows = self._queries.run("next_table", busy=list(busy), most_failures=_MOST_FAILURES)
         return (rows[0]["database_name"], rows[0]["table_name"]) if rows else None
 
     def claim(self, batch: UUID, database: str, table: str, limits: BatchLimits) -> list[Request]:
@@ -169,6 +170,7 @@ class WriterLedger:
             most_requests=limits.requests,
             most_bytes=limits.bytes,
             most_rows=limits.rows,
+            most_failures=_MOST_FAILURES,
         )
         return sorted((Request(**row) for row in rows), key=lambda request: request.id)
 
@@ -195,9 +197,10 @@ class WriterLedger:
         rows = self._queries.run("reject", batch=batch, outcomes=given, lifetime=self._lifetime)
         return len(rows)
 
-    def release(self, batch: UUID) -> None:
-        """What of the batch is not settled waits again."""
-        self._queries.run("release", batch=batch)
+    def release(self, batch: UUID, *, blamed: bool = False) -> None:
+        """What of the batch is not settled waits again. `blamed`: one of them may be what makes
+        Spark fail, so each is tried alone."""
+        self._queries.run("release", batch=batch, blamed=blamed)
 
     def close(self, batch: UUID) -> None:
         self._queries.run("close_batch", batch=batch)
@@ -229,10 +232,14 @@ class KeeperLedger:
     def __init__(self, pool: ConnectionPool[Any]) -> None:
         self._queries = Queries(pool, _SQL)
 
-    def remove_expired(self, lifetime: timedelta, grace: timedelta, limit: int) -> list[str | None]:
-        """Forget keys that are over; the files that held their bytes, if any is left."""
+    def remove_expired(self, lifetime: timedelta, grace: timedelta, limit: int) -> list[str]:
+        """Forget keys that are over."""
         rows = self._queries.run("remove_expired", lifetime=lifetime, grace=grace, limit=limit)
-        return [row["location"] for row in rows]
+        return [row["key"] for row in rows]
+
+    def waiting_files(self) -> set[str]:
+        """The files whose bytes are still to be written."""
+        return {row["location"] for row in self._queries.run("waiting_files")}
 
     def totals(self) -> list[dict[str, Any]]:
         return self._queries.run("totals")

@@ -17,6 +17,7 @@ WITH known AS (
         schema_evolve = excluded.schema_evolve, state = excluded.state,
         fingerprint = excluded.fingerprint, location = excluded.location,
         body_bytes = excluded.body_bytes, body_lines = excluded.body_lines, batch = NULL,
+        failures = 0,
         lease_expires_at = excluded.lease_expires_at, snapshot_id = NULL, extent_count = NULL,
         rows_ingested = NULL, bytes_written = NULL, error = NULL, reserved_at = now(),
         applied_at = NULL, expires_at = NULL
@@ -68,21 +69,23 @@ WHERE application_name = 'moraine-writer' AND datname = current_database()
 
 -- name: next_table
 SELECT database_name, table_name FROM ingest_ledger
-WHERE state = 'staged' AND NOT (database_name || '.' || table_name) = ANY(%(busy)s)
+WHERE state = 'staged' AND failures < %(most_failures)s
+  AND NOT (database_name || '.' || table_name) = ANY(%(busy)s)
 ORDER BY id LIMIT 1
 
 -- name: claim
 WITH oldest AS (
-    SELECT id, body_bytes, body_lines FROM ingest_ledger
+    SELECT id, body_bytes, body_lines, failures FROM ingest_ledger
     WHERE state = 'staged' AND database_name = %(database)s AND table_name = %(table)s
+      AND failures < %(most_failures)s
     ORDER BY id LIMIT %(most_requests)s FOR UPDATE SKIP LOCKED
 ), picked AS (
     SELECT id FROM (
         SELECT id, row_number() OVER run AS place, sum(body_bytes) OVER run AS bytes,
-               sum(body_lines) OVER run AS lines
+               sum(body_lines) OVER run AS lines, max(failures) OVER run AS failures
         FROM oldest WINDOW run AS (ORDER BY id)
     ) AS counted
-    WHERE place = 1 OR (bytes <= %(most_bytes)s AND lines <= %(most_rows)s)
+    WHERE place = 1 OR (bytes <= %(most_bytes)s AND lines <= %(most_rows)s AND failures = 0)
 ), opened AS (
     INSERT INTO ingest_batches (batch, owner, database_name, table_name, lease_expires_at)
     SELECT %(batch)s, %(owner)s, %(database)s, %(table)s, now() + %(lease)s
@@ -157,7 +160,8 @@ SELECT id, pg_notify('{settled_channel}', '') FROM rejected
 -- name: release
 -- Not this time: whoever comes next takes these rows again.
 WITH released AS (
-    UPDATE ingest_ledger SET state = 'staged', batch = NULL
+    UPDATE ingest_ledger
+    SET state = 'staged', batch = NULL, failures = failures + %(blamed)s::boolean::integer
     WHERE batch = %(batch)s AND state = 'writing' RETURNING id
 )
 SELECT id, pg_notify('{staged_channel}', '') FROM released
@@ -205,7 +209,11 @@ DELETE FROM ingest_ledger WHERE key IN (
     WHERE expires_at <= now() - %(grace)s
        OR (state = 'receiving' AND lease_expires_at <= now() - %(lifetime)s - %(grace)s)
     LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
-RETURNING location
+RETURNING key
+
+-- name: waiting_files
+SELECT location FROM ingest_ledger
+WHERE state IN ('receiving', 'staged', 'writing') AND location IS NOT NULL
 
 -- name: totals
 SELECT door, outcome, requests, rows_ingested, bytes_received FROM ingest_totals

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
+from collections.abc import Set
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,6 +18,19 @@ from moraine.storage.files import local_path
 
 def staging_folder(workspace: str) -> Path:
     return Path(local_path(workspace)) / "ingest"
+
+
+def remove_left_over(workspace: str, needed: Set[str], age: timedelta) -> int:
+    """Remove files whose writer or sender was killed before it could. How many there were.
+
+    Those that are `needed` are kept, however long they wait.
+    """
+    removed = 0
+    for path in staging_folder(workspace).glob("*.ndjson"):
+        if str(path) not in needed and time.time() - path.stat().st_mtime > age.total_seconds():
+            path.unlink(missing_ok=True)
+            removed += 1
+    return removed
 
 
 def measure(body: bytes) -> Body:

@@ -224,7 +224,8 @@ def _catalog_with(auth: AuthBase) -> type[RestCatalog]:
             session.auth = auth
             return session
 
-        def _delete_old_metadata(self, *_: Any) -> None:
+        @staticmethod
+        def _delete_old_metadata(*_: Any) -> None:
             """The catalog does that."""
 
     return Authenticated

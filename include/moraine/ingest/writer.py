@@ -18,7 +18,7 @@ from uuid import UUID
 
 import psycopg
 
-from moraine.errors import MoraineError
+from moraine.errors import MoraineError, SparkJobFailed, SparkUnavailable
 from moraine.ingest.batches import BatchWriter
 from moraine.ingest.ledger import STAGED, WRITER, WriterLedger
 from moraine.log import get_logger
@@ -43,6 +43,7 @@ class Writer:
         self._busy: dict[str, Future[int]] = {}
         self._failures: dict[str, int] = defaultdict(int)
         self._resume_at: dict[str, float] = {}
+        self._failed_by: SparkUnavailable | None = None
         self.requests = 0
         """How many were settled."""
 
@@ -52,7 +53,10 @@ class Writer:
         self._wake.set()
 
     def run(self, seconds: float) -> int:
-        """Write for so long, or until stopped. How many requests were settled."""
+        """Write for so long, or until stopped. How many requests were settled.
+
+        Raises SparkUnavailable when Spark went away: what it had under way waits again.
+        """
         end = time.monotonic() + seconds
         with (
             self._background(self._listen),
@@ -67,6 +71,8 @@ class Writer:
                     log.warning("ingest.writer.waits", error=error.code)
                 self._wake.wait(_LOOK_SECONDS)
             self._stop.set()
+        if self._failed_by is not None:
+            raise self._failed_by
         return self.requests
 
     def _start_what_waits(self, pool: ThreadPoolExecutor) -> None:
@@ -85,10 +91,7 @@ class Writer:
         linger = self._settings.linger.total_seconds()
         if linger:
             time.sleep(linger)
-        # Where a batch failed for no reason that we know, one of its requests may be to blame:
-        # alone it does no harm to the others.
-        alone = self._failures[f"{database}.{table}"] > 1
-        return self._batches.write(database, table, most_requests=1 if alone else None)
+        return self._batches.write(database, table)
 
     def _done(self, subject: str, done: Future[int]) -> None:
         error = done.exception()
@@ -97,6 +100,10 @@ class Writer:
             self._failures.pop(subject, None)
             self._resume_at.pop(subject, None)
         else:
+            if isinstance(error, SparkUnavailable) and not isinstance(error, SparkJobFailed):
+                # The session is of no use any more; the next writer makes another.
+                self._failed_by = error
+                self._stop.set()
             self._failures[subject] += 1
             pause = min(_LONGEST_PAUSE, 0.25 * 2 ** self._failures[subject])
             self._resume_at[subject] = time.monotonic() + pause

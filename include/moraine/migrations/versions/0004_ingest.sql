@@ -19,6 +19,8 @@ CREATE TABLE ingest_ledger (
     body_bytes        bigint NOT NULL DEFAULT 0,
     body_lines        bigint NOT NULL DEFAULT 0,
     batch             uuid,
+    -- How often Spark failed with it. Then it is tried alone; after some times it is left alone.
+    failures          integer NOT NULL DEFAULT 0,
     lease_expires_at  timestamptz,
     snapshot_id       bigint,
     extent_count      integer,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from moraine.ingest.coercion.arrow_types import arrow_type
+from moraine.ingest.coercion.arrow_types import arrow_type, schema_of
 from moraine.ingest.coercion.json_lines import Member, read_line, scan_object
 from moraine.ingest.coercion.rejection import LineRejected, Unfit
 from moraine.ingest.coercion.values import expectation, rule_of
@@ -67,10 +67,6 @@ class Rows:
             _array(column, values) for column, values in zip(self._columns, by_column, strict=True)
         ]
         return pa.Table.from_arrays(arrays, schema=schema_of(self._columns))
-
-
-def schema_of(columns: Sequence[Column]) -> pa.Schema:
-    return pa.schema([(column.name, arrow_type(column.type)) for column in columns])
 
 
 def _array(column: Column, values: Sequence[Any]) -> pa.Array[Any]:

@@ -66,6 +66,8 @@ def coerce(
                     rows.add(line, line_number)
             unknown.update(rows.unknown)
             table = rows.table()
+        else:
+            unknown.update(fast.unknown)
         tables.append(table)
         number += piece.count(b"\n")
     return Coerced(pa.concat_tables(tables), tuple(unknown))

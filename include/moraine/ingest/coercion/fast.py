@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Literal, cast
 
 import msgspec
@@ -19,11 +20,14 @@ import pyarrow.json
 
 from moraine.ingest.coercion.arrow_types import arrow_type, schema_of
 from moraine.ingest.coercion.json_lines import DEEPEST, WHITESPACE, read_line, too_deep
+from moraine.ingest.coercion.props import merged, place_of_props
 from moraine.ingest.coercion.rejection import LineRejected
-from moraine.ingest.columns import Column, Kind
+from moraine.ingest.columns import PROPS, Column, Kind
 
 _SAMPLED = 8
 """Lines that are looked at for how a column's values are written."""
+_MOST_COUNTED = 64
+"""Names that are worth a search through all of a block for each."""
 _RAW_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 # Only years that are in range as a whole: Arrow does not notice what overflows.
 _TIMESTAMP = (
@@ -47,6 +51,9 @@ class FastReader:
         self._names = {column.name for column in columns}
         self._schema = schema_of(columns)
         self._keep_unknown = keep_unknown
+        self._has_props = place_of_props(columns) is not None
+        self.unknown: dict[str, None] = {}
+        """Of all that was read, in the order of first sight."""
         self._hesitant = [c for c in columns if c.type.kind in (Kind.TIMESTAMP, Kind.TEXT)]
 
     def read(self, block: bytes) -> pa.Table | None:
@@ -75,7 +82,7 @@ class FastReader:
             raw_values = self._raw_values(body, lines, raw_names)
         arrays = [
             raw_values[column.name]
-            if column.name in raw_names
+            if column.name in raw_values
             else _stored(column, _only_chunk(found.column(column.name)))
             for column in self._columns
         ]
@@ -131,7 +138,7 @@ class FastReader:
         try:
             return _read_json(body, schema, "error"), False
         except pa.ArrowInvalid as error:
-            if self._keep_unknown or "unexpected field" not in str(error):
+            if "unexpected field" not in str(error):
                 raise
         return _read_json(body, schema, "ignore"), True
 
@@ -143,14 +150,18 @@ class FastReader:
             raise Doubt
         rows = _RAW_MEMBERS.decode_lines(body)
         unknown = set().union(*rows) - self._names
-        if unknown and self._keep_unknown:
-            raise Doubt
         _check_once(body, rows, unknown | raw_names)
-        return {
+        values = {
             column.name: _raw_array(column, [row.get(column.name) for row in rows])
             for column in self._columns
             if column.name in raw_names
         }
+        if unknown and self._keep_unknown:
+            strangers = [[name for name in row if name in unknown] for row in rows]
+            self.unknown.update(dict.fromkeys(chain.from_iterable(strangers)))
+            if self._has_props:
+                values[PROPS] = _props_array(rows, strangers)
+        return values
 
 
 def _count_objects(body: bytes) -> int:
@@ -183,6 +194,8 @@ def _check_once(body: bytes, rows: Sequence[dict[str, msgspec.Raw]], names: set[
     """That no line has one of these names twice: nobody else looks at them."""
     if _ESCAPED_LETTER.search(body) and _ESCAPE_IN_NAME.search(body):
         raise Doubt
+    if len(names) > _MOST_COUNTED:
+        raise Doubt
     for name in names:
         if not _PLAIN_NAME.fullmatch(name):
             raise Doubt
@@ -202,6 +215,18 @@ def _raw_array(column: Column, raws: Sequence[msgspec.Raw | None]) -> pa.Array[A
         ],
         pa.string(),
     )
+
+
+def _props_array(
+    rows: Sequence[dict[str, msgspec.Raw]], strangers: Sequence[Sequence[str]]
+) -> pa.Array[Any]:
+    values: list[bytes | None] = []
+    for row, names in zip(rows, strangers, strict=True):
+        own = bytes(row.get(PROPS, b"null"))
+        known = None if own == b"null" else own
+        members = ((name, f'"{name}"', bytes(row[name]).decode()) for name in names)
+        values.append(merged(known, members) if names else known)
+    return pa.array(values, pa.binary())
 
 
 def _only_chunk(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:

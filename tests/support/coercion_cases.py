@@ -60,6 +60,4 @@ VALUES = [
     ValueCase(c["name"], column_type(c["type"]), c["json"], c.get("value"), c.get("error"))
     for c in _CASES["values"]
 ]
-LINES = [
-    LineCase(c["name"], _body(c), c.get("rows", []), c.get("error")) for c in _CASES["lines"]
-]
+LINES = [LineCase(c["name"], _body(c), c.get("rows", []), c.get("error")) for c in _CASES["lines"]]

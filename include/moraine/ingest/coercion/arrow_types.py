@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
-from moraine.ingest.columns import ColumnType, Kind
+from moraine.ingest.columns import Column, ColumnType, Kind
 
 _ARROW: dict[Kind, pa.DataType] = {
     Kind.BOOL: pa.bool_(),
@@ -23,3 +25,7 @@ _ARROW: dict[Kind, pa.DataType] = {
 
 def arrow_type(column_type: ColumnType) -> pa.DataType:
     return _ARROW[column_type.kind]
+
+
+def schema_of(columns: Sequence[Column]) -> pa.Schema:
+    return pa.schema([(column.name, arrow_type(column.type)) for column in columns])

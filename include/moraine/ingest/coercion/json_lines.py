@@ -18,6 +18,8 @@ WHITESPACE = b" \t\r\n"
 ONE_OBJECT = "one JSON object"
 
 _SPACE = re.compile(r"[ \t\r\n]*")
+_COLON = re.compile(r"[ \t\r\n]*:[ \t\r\n]*")
+_COMMA = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # Possessive, so that a quotation mark that is never closed costs no second look.
 _STRING_OR_BRACKET = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
@@ -66,13 +68,17 @@ def read_line(line: bytes, number: int) -> list[Member]:
         if text[end] == "{":
             refuse("there is more than one object on the line", text[end:])
         refuse("something follows the object", text[end:])
-    seen = set()
-    for member in members:
-        if has_lone_surrogate(member.name):
-            refuse("a name has half of a surrogate pair", member.name_as_sent)
-        if member.name in seen:
-            refuse("a name is there twice", member.raw, member.name)
-        seen.add(member.name)
+    # Only an escape can stand for half of a pair: the bytes are UTF-8.
+    if "\\u" in text:
+        for member in members:
+            if has_lone_surrogate(member.name):
+                refuse("a name has half of a surrogate pair", member.name_as_sent)
+    if len({member.name for member in members}) < len(members):
+        seen = set()
+        for member in members:
+            if member.name in seen:
+                refuse("a name is there twice", member.raw, member.name)
+            seen.add(member.name)
     return members
 
 
@@ -88,22 +94,21 @@ def scan_object(text: str, start: int) -> tuple[list[Member], int]:
         if text[position : position + 1] != '"':
             raise JSONDecodeError("A name in quotation marks is missing", text, position)
         name, end_of_name = _scan_string(text, position + 1, True)
-        colon = _after_space(text, end_of_name)
-        if text[colon : colon + 1] != ":":
-            raise JSONDecodeError("A colon is missing", text, colon)
-        begin = _after_space(text, colon + 1)
+        if not (colon := _COLON.match(text, end_of_name)):
+            raise JSONDecodeError("A colon is missing", text, _after_space(text, end_of_name))
+        begin = colon.end()
         try:
             value, end = _scan_value(text, begin)
         except StopIteration as nothing:
             raise JSONDecodeError("No JSON value begins", text, nothing.value) from None
         members.append(Member(name, text[position:end_of_name], value, text[begin:end]))
-        position = _after_space(text, end)
-        following = text[position : position + 1]
-        if following == "}":
-            return members, position + 1
-        if following != ",":
-            raise JSONDecodeError("A comma or a closing brace is missing", text, position)
-        position = _after_space(text, position + 1)
+        if comma := _COMMA.match(text, end):
+            position = comma.end()
+            continue
+        end = _after_space(text, end)
+        if text[end : end + 1] != "}":
+            raise JSONDecodeError("A comma or a closing brace is missing", text, end)
+        return members, end + 1
 
 
 def too_deep(line: bytes) -> bool:

@@ -7,11 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from moraine.ingest.coercion.arrow_types import arrow_type
-from moraine.ingest.coercion.json_lines import Member, read_line, scan_object
+from moraine.ingest.coercion.arrow_types import arrow_type, schema_of
+from moraine.ingest.coercion.json_lines import Member, read_line
+from moraine.ingest.coercion.props import merged, place_of_props
 from moraine.ingest.coercion.rejection import LineRejected, Unfit
 from moraine.ingest.coercion.values import expectation, rule_of
-from moraine.ingest.columns import PROPS, Column, Kind
+from moraine.ingest.columns import Column, Kind
 
 
 class Rows:
@@ -25,8 +26,7 @@ class Rows:
         }
         self._required = [(n, column) for n, column in enumerate(columns) if column.required]
         self._keep_unknown = keep_unknown
-        props = self._places.get(PROPS)
-        self._props = props[0] if props and props[1].type.kind is Kind.DYNAMIC else None
+        self._props = place_of_props(columns)
         self._rows: list[list[Any]] = []
         self.unknown: dict[str, None] = {}
         """In the order of first sight."""
@@ -47,7 +47,9 @@ class Rows:
                         number, column.name, member.raw, expectation(column.type), str(unfit)
                     ) from None
         if self._keep_unknown and strangers and self._props is not None:
-            row[self._props] = _merged(row[self._props], strangers)
+            row[self._props] = merged(
+                row[self._props], [(m.name, m.name_as_sent, m.raw) for m in strangers]
+            )
         for place, column in self._required:
             if row[place] is None:
                 raise LineRejected(
@@ -69,33 +71,7 @@ class Rows:
         return pa.Table.from_arrays(arrays, schema=schema_of(self._columns))
 
 
-def schema_of(columns: Sequence[Column]) -> pa.Schema:
-    return pa.schema([(column.name, arrow_type(column.type)) for column in columns])
-
-
 def _array(column: Column, values: Sequence[Any]) -> pa.Array[Any]:
     if column.type.kind is Kind.TIMESTAMP:
         return pa.array(values, pa.int64()).cast(arrow_type(column.type))
     return pa.array(values, arrow_type(column.type))
-
-
-def _merged(own: bytes | None, strangers: Sequence[Member]) -> bytes:
-    """The row's own props, and what has no column; its own members come first and win."""
-    members: list[str] = []
-    names: set[str] = set()
-    if own is not None:
-        text = own.decode()
-        if text.startswith("{"):
-            found, _ = scan_object(text, 0)
-            names = {member.name for member in found}
-            # Cut out whole: nothing of what was sent is written anew.
-            if inside := text[1:-1].strip(" \t\r\n"):
-                members.append(inside)
-        else:
-            members.append(f'"{PROPS}":{text}')
-    members.extend(
-        f"{stranger.name_as_sent}:{stranger.raw}"
-        for stranger in strangers
-        if stranger.name not in names
-    )
-    return ("{" + ",".join(members) + "}").encode()

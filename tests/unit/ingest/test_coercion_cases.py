@@ -1,0 +1,80 @@
+"""The contract of ingest's values, case by case, however the lines are read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from moraine.ingest.coercion import LineRejected, arrow_type, coerce, coerce_each
+from moraine.ingest.coercion.fast import FastReader
+from moraine.ingest.columns import Column, ColumnType, Kind
+from support.coercion_cases import COLUMNS, LINES, VALUES, LineCase, ValueCase
+
+ID = Column("id", ColumnType(Kind.LONG))
+
+
+def read_back(table: pa.Table) -> list[dict[str, Any]]:
+    """As the cases have it: timestamps in microseconds, dynamic values as text."""
+    columns = []
+    for column in table.columns:
+        if pa.types.is_timestamp(column.type):
+            column = column.cast(pa.int64())
+        values = column.to_pylist()
+        if pa.types.is_binary(column.type):
+            values = [None if value is None else value.decode() for value in values]
+        columns.append(values)
+    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def test_there_are_enough_cases_of_every_type() -> None:
+    counts = Counter(case.type.kind for case in VALUES)
+    assert len(VALUES) >= 170
+    assert set(counts) == set(Kind) - {Kind.FOREIGN}
+    assert min(counts.values()) >= 10
+
+
+@pytest.mark.parametrize("case", VALUES, ids=str)
+def test_a_value_is_stored_or_refused(case: ValueCase) -> None:
+    columns = [ID, Column("value", case.type)]
+    line = case.line(id=1)
+    if case.error:
+        with pytest.raises(LineRejected) as refused:
+            coerce(line, columns, keep_unknown=False)
+        assert case.error in str(refused.value)
+        assert str(refused.value).startswith("Line 1")
+        assert FastReader(columns, keep_unknown=False).read(line) is None
+    else:
+        table = coerce(line, columns, keep_unknown=False).table
+        assert read_back(table) == [{"id": 1, "value": case.value}]
+        assert table.schema.field("value").type == arrow_type(case.type)
+
+
+@pytest.mark.parametrize("case", VALUES, ids=str)
+def test_a_value_is_the_same_among_others(case: ValueCase) -> None:
+    """Among values that are written in the usual way, which many lines are read by."""
+    columns = [ID, Column("value", case.type)]
+    usual = next(c for c in VALUES if c.type == case.type and c.value is not None)
+    lines = [usual.line(id=0), case.line(id=1), usual.line(id=2), b'{"id":3}']
+    each = coerce_each(lines, columns)
+    rows = [{"id": 0, "value": usual.value}, {"id": 2, "value": usual.value}]
+    if case.error:
+        [(place, rejection)] = each.rejected
+        assert place == 1
+        assert case.error in str(rejection)
+    else:
+        rows.insert(1, {"id": 1, "value": case.value})
+        assert not each.rejected
+    assert read_back(each.table) == [*rows, {"id": 3, "value": None}]
+
+
+@pytest.mark.parametrize("case", LINES, ids=str)
+def test_lines_become_rows_or_are_refused(case: LineCase) -> None:
+    if case.error:
+        with pytest.raises(LineRejected) as refused:
+            coerce(case.body, COLUMNS, keep_unknown=False)
+        assert case.error in str(refused.value)
+    else:
+        assert read_back(coerce(case.body, COLUMNS, keep_unknown=False).table) == case.rows

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.ingest import Door, IngestSite, running_site
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestSite]:
+    with running_site(tmp_path_factory.mktemp("ingest")) as site:
+        yield site
+
+
+@pytest.fixture(scope="session")
+def running_door(site: IngestSite) -> Iterator[Door]:
+    with site.api() as door:
+        yield door
+
+
+@pytest.fixture(scope="session")
+def running_writer(site: IngestSite) -> Iterator[None]:
+    with site.writer(writer__piece_bytes="100000"):
+        yield
+
+
+@pytest.fixture
+def door(running_door: Door, running_writer: None) -> Door:
+    """The REST door, with a writer behind it."""
+    return running_door

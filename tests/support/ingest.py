@@ -1,0 +1,220 @@
+"""Ingest with all it needs: a ledger, a catalog, Spark, the API, and a writer."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+import requests
+from psycopg.rows import dict_row
+
+from moraine.api.app import INGEST_PATH
+from moraine.ingest.batches import BatchWriter
+from moraine.ingest.ledger import WriterLedger
+from moraine.ingest.tables import IngestTables
+from moraine.ingest.writer import Writer
+from moraine.local.stack import Stack
+from moraine.settings import Settings
+from moraine.tasks.store import open_pool
+from support.api_server import running_api
+from support.issuer import URL as ISSUER
+from support.issuer import Issuer
+from support.platform import Failpoints, wait_for
+from support.processes import running
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CATALOG, DATABASE = "demo", "lake"
+_names = itertools.count(1)
+
+Json = dict[str, Any]
+
+
+@dataclass
+class IngestSite:
+    stack: Stack
+    folder: Path
+    failpoints: Failpoints
+    issuer: Issuer
+    spark: SparkSession
+
+    def environment(self, **changes: str) -> dict[str, str]:
+        """Of every process here. `changes` are settings: rest__wait="1s"."""
+        jwt = {
+            "MORAINE_API__JWT__ISSUER": ISSUER,
+            "MORAINE_API__JWT__JWKS_FILE": str(self.issuer.write_key_set(self.folder)),
+            "MORAINE_API__ACCEPT_AIRFLOW_TOKENS": "false",
+        }
+        return {
+            **self.stack.environment(),
+            **jwt,
+            "MORAINE_WORKSPACE": (self.folder / "workspace").as_uri(),
+            "MORAINE_INGEST__WRITER__LEASE": "3s",
+            "MORAINE_FAILPOINTS": str(self.failpoints.folder),
+            **{f"MORAINE_INGEST__{name.upper()}": value for name, value in changes.items()},
+        }
+
+    def settings(self, **changes: str) -> Settings:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self.environment(**changes).items():
+                if name.startswith("MORAINE_"):
+                    patch.setenv(name, value)
+            return Settings()
+
+    @property
+    def ledger_url(self) -> str:
+        return self.stack.environment()["MORAINE_LEDGER__URL"]
+
+    @contextlib.contextmanager
+    def api(self, **changes: str) -> Iterator[Door]:
+        with running_api(self.settings(**changes)) as origin:
+            yield Door(origin, self.issuer.token())
+
+    @contextlib.contextmanager
+    def writer(self, **changes: str) -> Iterator[Writer]:
+        """A writer in this process."""
+        settings = self.settings(**changes)
+        with open_pool(self.ledger_url, size=8) as pool:
+            ingest = settings.ingest
+            ledger = WriterLedger(pool, "test", lease=ingest.writer.lease, lifetime=ingest.lifetime)
+            tables = self.tables()
+            batches = BatchWriter(ingest, ledger, tables, lambda: self.spark)
+            writer = Writer(ingest.writer, ledger, batches, self.ledger_url)
+            thread = threading.Thread(target=writer.run, args=[3600.0], name="writer")
+            thread.start()
+            try:
+                yield writer
+            finally:
+                writer.stop()
+                thread.join(60)
+                assert not thread.is_alive()
+
+    @contextlib.contextmanager
+    def writer_process(self, **changes: str) -> Iterator[Any]:
+        """A writer that can be killed: ended by kill -9, it is started again."""
+        script = (
+            "from moraine import log, runtime\n"
+            "from moraine.spark import connect\n"
+            "from moraine.settings import get_settings\n"
+            "log.configure()\n"
+            f"runtime.write_ingested(lambda: connect({self.stack.spark.url!r}), "
+            "get_settings().ledger.url.get_secret_value())\n"
+        )
+        log = self.folder / f"writer-{next(_names)}.log"
+        argv = [sys.executable, "-c", script]
+        with running(argv, self.folder, self.environment(**changes), log) as process:
+            wait_for(lambda: "LISTEN" in self._writers() or None, f"no writer; see {log}")
+            yield process
+
+    def _writers(self) -> str:
+        query = (
+            "SELECT query FROM pg_stat_activity WHERE application_name = 'moraine-writer' "
+            "AND datname = current_database()"
+        )
+        return " ".join(row["query"] for row in self.rows(query))
+
+    def tables(self) -> IngestTables:
+        return IngestTables(CATALOG, self.settings().catalogs[CATALOG])
+
+    def rows(self, query: str, *parameters: Any) -> list[Json]:
+        """What the ledger has."""
+        with psycopg.connect(self.ledger_url, row_factory=dict_row) as connection:
+            return connection.execute(query, parameters).fetchall()  # type: ignore[arg-type]
+
+    def select(self, query: str) -> list[Json]:
+        """What Spark reads. `{db}` is the database."""
+        found = self.spark.sql(query.format(db=f"{CATALOG}.{DATABASE}"))
+        return [row.asDict() for row in found.collect()]
+
+    def data_files(self, table: str) -> set[Path]:
+        return set((self.stack.catalog.warehouse / DATABASE / table).rglob("data/**/*.parquet"))
+
+    def committed_files(self, table: str) -> set[Path]:
+        found = self.tables().load(DATABASE, table).inspect.files()["file_path"].to_pylist()
+        return {Path(path.removeprefix("file://").removeprefix("file:")) for path in found}
+
+
+class Door:
+    """A caller of the REST door."""
+
+    def __init__(self, origin: str, token: str) -> None:
+        self.origin = origin
+        self.url = f"{origin}{INGEST_PATH}"
+        self.token = token
+        self._session = requests.Session()
+
+    def send(
+        self,
+        table: str,
+        lines: Any,
+        key: str | None = None,
+        *,
+        create: bool = True,
+        evolve: bool | None = None,
+        timeout: float = 60,
+        **headers: str,
+    ) -> requests.Response:
+        """`lines` are rows, or bytes as they are."""
+        given = {
+            "Authorization": f"Bearer {self.token}",
+            "Content-Type": "application/x-ndjson",
+            "X-Database": DATABASE,
+            "X-Table": table,
+            "X-Auto-Create": str(create).lower(),
+        }
+        if key is not None:
+            given["X-Idempotency-Key"] = key
+        if evolve is not None:
+            given["X-Schema-Evolve"] = str(evolve).lower()
+        given |= {name.replace("_", "-"): value for name, value in headers.items()}
+        body = lines if not isinstance(lines, list) else ndjson(lines)
+        return requests.post(f"{self.url}/v1/ingest", data=body, headers=given, timeout=timeout)
+
+    def call(self, method: str, path: str, **options: Any) -> requests.Response:
+        headers = {"Authorization": f"Bearer {self.token}"}
+        return requests.request(method, f"{self.url}{path}", headers=headers, timeout=30, **options)
+
+
+def ndjson(rows: list[Json]) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def new_table() -> str:
+    return f"t{next(_names)}_{os.getpid()}"
+
+
+def new_key() -> str:
+    return f"key-{next(_names)}-{time.time_ns()}"
+
+
+@contextlib.contextmanager
+def running_site(folder: Path) -> Iterator[IngestSite]:
+    """`INGEST_HOME=/some/folder pytest tests/integration/ingest` keeps the stack running."""
+    from pyspark.sql import SparkSession
+
+    kept = os.environ.get("INGEST_HOME")
+    home = Path(kept) if kept else folder / "stack"
+    stack = Stack.open(home) if (home / "stack.json").exists() else Stack.ephemeral(home)
+    failpoints = Failpoints(home / "failpoints")
+    failpoints.folder.mkdir(parents=True, exist_ok=True)
+    failpoints.clear()
+    try:
+        stack.up({"postgres", "catalog", "spark"})
+        spark = SparkSession.builder.remote(stack.spark.url).create()
+        yield IngestSite(stack, folder, failpoints, Issuer(), spark)
+        spark.stop()
+    finally:
+        if not kept:
+            stack.down()

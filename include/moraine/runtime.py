@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import os
@@ -148,6 +149,28 @@ def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def read_topics(session: Callable[[], SparkSession], ledger_url: str | None = None) -> int:
+    """Read the configured Kafka topics into their tables, for as long as a run may last."""
+    from moraine.ingest.kafka.broker import Broker
+    from moraine.ingest.kafka.reader import KafkaReader, TopicReader
+    from moraine.ingest.ledger import KeeperLedger
+    from moraine.ingest.tables import IngestTables
+
+    settings = get_settings()
+    kafka = settings.ingest.kafka
+    name = settings.ingest_catalog
+    tables = IngestTables(name, settings.catalog(name) if ledger_url else catalog_settings(name))
+    pool: Any = open_pool(ledger_url or _ledger_url(), size=2)
+    with pool, contextlib.closing(
+        Broker(kafka.bootstrap_servers, kafka.plain_properties)
+    ) as broker:
+        parts = (tables, broker, KeeperLedger(pool), functools.cache(session))
+        readers = {topic: TopicReader(topic, kafka, *parts) for topic in kafka.topics}
+        reader = KafkaReader(kafka, readers)
+        with _stopped_by_signals(reader.stop):
+            return reader.run(kafka.run_duration.total_seconds())
 
 
 def forget_ingested_keys(url: str | None = None) -> int:

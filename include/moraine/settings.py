@@ -334,6 +334,43 @@ class IngestWriterSettings(Section):
     )
 
 
+class KafkaTopicSettings(Section):
+    """A topic, and the table it is read into."""
+
+    table: str = Field(pattern=r"^[^.]+(\.[^.]+)+$", description="DATABASE.TABLE")
+    auto_create: bool = True
+    start: Literal["earliest", "latest"] = Field(
+        "earliest", description="Where to begin with a topic that was never read"
+    )
+
+
+class KafkaSettings(Section):
+    """Topics that are read into tables. In Dags, the connection `moraine_kafka` is not needed."""
+
+    bootstrap_servers: str = Field("", description="HOST:PORT, separated by commas")
+    properties: Properties = Field({}, description="Of the client, such as security.protocol")
+    topics: dict[str, KafkaTopicSettings] = {}
+    dead_letters: str = Field("_dead_letters", min_length=1, description="Appended to the table")
+    max_messages: int = Field(500_000, ge=1, description="Of one partition in one commit")
+    missing_messages: Literal["fail", "skip"] = Field(
+        "fail", description="When the broker has lost what was not read yet"
+    )
+    poll_interval: Duration = timedelta(seconds=1)
+    run_duration: Duration = Field(
+        timedelta(hours=1), description="After so long a Dag run ends, and the next begins"
+    )
+    commit_attempts: int = Field(20, ge=1, description="When others commit to the same table")
+
+    @property
+    def enabled(self) -> bool:
+        return bool(self.topics and self.bootstrap_servers)
+
+    @property
+    def plain_properties(self) -> dict[str, str]:
+        """With their secrets: not to be logged."""
+        return {name: value.get_secret_value() for name, value in self.properties.items()}
+
+
 class IngestSettings(Section):
     """Bytes that become rows, through any door."""
 
@@ -350,6 +387,7 @@ class IngestSettings(Section):
     new_columns: int = Field(32, ge=0, description="Made for one request at most")
     rest: IngestRestSettings = IngestRestSettings()
     writer: IngestWriterSettings = IngestWriterSettings()
+    kafka: KafkaSettings = KafkaSettings()
 
 
 class PortSettings(Section):

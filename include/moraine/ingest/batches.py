@@ -295,7 +295,7 @@ class BatchWriter:
         landed = batches_in(table)
         for id, paths in lost.items():
             if str(id) not in landed:
-                _delete(table, paths)
+                delete_files(table, paths)
             self._ledger.close(id)
         expire_old_snapshots(
             table,
@@ -312,7 +312,7 @@ class BatchWriter:
         """Delete files that nobody has tried to commit."""
         if files:
             table = self._tables.load(batch.database, batch.table)
-            _delete(table, [file.file_path for file in files])
+            delete_files(table, [file.file_path for file in files])
 
 
 def order_for(batch: UUID, table: Table) -> Order:
@@ -364,7 +364,7 @@ def _is_first(known: Mapping[str, Any] | None, error: Mapping[str, Any]) -> bool
     return known is None or error["line"] < known["line"]
 
 
-def _delete(table: Table, paths: Iterable[str]) -> None:
+def delete_files(table: Table, paths: Iterable[str]) -> None:
     for path in paths:
         try:
             table.io.delete(path)

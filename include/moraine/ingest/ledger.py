@@ -253,6 +253,19 @@ class KeeperLedger:
     def backlog(self) -> Backlog:
         return Backlog(**self._queries.run("backlog")[0])
 
+    def count_messages(
+        self, door: str, rows: int, rejected: int, bytes: int, seconds: float
+    ) -> None:
+        """What a door that has no keys has committed."""
+        self._queries.run(
+            "count_messages",
+            door=door,
+            rows=rows,
+            rejected=rejected,
+            bytes=bytes,
+            seconds=seconds,
+        )
+
     def note_lag(self, topic: str, partition: int, table: str, next: int, end: int) -> None:
         self._queries.run(
             "note_lag", topic=topic, partition=partition, table=table, next=next, end=end

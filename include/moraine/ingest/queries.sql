@@ -222,6 +222,21 @@ ORDER BY door, outcome
 -- name: commits
 SELECT door, commits, seconds FROM ingest_commits ORDER BY door
 
+-- name: count_messages
+WITH counted AS (
+    INSERT INTO ingest_totals AS old (door, outcome, requests, rows_ingested, bytes_received)
+    VALUES (%(door)s, 'applied', 1, %(rows)s, %(bytes)s),
+           (%(door)s, 'rejected', %(rejected)s, 0, 0)
+    ON CONFLICT (door, outcome) DO UPDATE SET
+        requests = old.requests + excluded.requests,
+        rows_ingested = old.rows_ingested + excluded.rows_ingested,
+        bytes_received = old.bytes_received + excluded.bytes_received
+)
+INSERT INTO ingest_commits AS old (door, commits, seconds) VALUES (%(door)s, 1, %(seconds)s)
+ON CONFLICT (door) DO UPDATE SET commits = old.commits + 1,
+    seconds = old.seconds + excluded.seconds
+RETURNING commits
+
 -- name: lags
 SELECT topic, partition, table_name, greatest(end_offset - next_offset, 0) AS lag FROM ingest_lags
 ORDER BY topic, partition, table_name

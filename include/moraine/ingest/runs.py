@@ -9,6 +9,13 @@ from moraine.errors import MoraineError
 from moraine.settings import get_settings
 
 
+def read_topics() -> int:
+    try:
+        return runtime.read_topics(runtime.spark_session)
+    except MoraineError as error:
+        raise AirflowFailException(f"{error.code}: {error}") from error
+
+
 def write(application: str) -> int:
     """Write on the warm Connect server, or in an app submitted to a master."""
     if not get_settings().ingest.enabled:

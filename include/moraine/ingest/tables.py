@@ -162,6 +162,7 @@ class IngestTables:
         may_commit: Callable[[Table], bool],
         *,
         attempts: int,
+        properties: Mapping[str, str] | None = None,
     ) -> Table | None:
         """Commit the files in one snapshot; the table as it is then. None: not permitted any more.
 
@@ -178,7 +179,7 @@ class IngestTables:
             if not may_commit(table):
                 return None
             try:
-                _commit(table, files, summary)
+                _commit(table, files, summary, properties or {})
                 return table
             except CommitFailedException:
                 log.info("ingest.commit.conflict", table=".".join(table.name()))
@@ -231,16 +232,22 @@ def _catalog_with(auth: AuthBase) -> type[RestCatalog]:
     return Authenticated
 
 
-def _commit(table: Table, files: Sequence[DataFile], summary: Mapping[str, str]) -> None:
+def _commit(
+    table: Table,
+    files: Sequence[DataFile],
+    summary: Mapping[str, str],
+    properties: Mapping[str, str],
+) -> None:
     # pyiceberg would try again by itself, without the question whether it still may. This is our
     # copy of the properties; the catalog does not hear of it.
     table.metadata.properties.update(_NO_RETRIES)
-    with (
-        table.transaction() as transaction,
-        transaction.update_snapshot(snapshot_properties=dict(summary)).merge_append() as append,
-    ):
-        for file in files:
-            append.append_data_file(file)
+    with table.transaction() as transaction:
+        if properties:
+            transaction.set_properties(dict(properties))
+        update = transaction.update_snapshot(snapshot_properties=dict(summary))
+        with update.merge_append() as append:
+            for file in files:
+                append.append_data_file(file)
 
 
 def keys_in(table: Table) -> dict[tuple[str, int], Applied]:

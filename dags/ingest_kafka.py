@@ -1,0 +1,42 @@
+"""
+### Read Kafka topics into tables
+
+Runs all the time if `ingest.kafka.topics` names any: Spark reads what is new in each topic, and the
+table's snapshot takes the rows together with the offsets that come next. So every message is in the
+table once, whatever is killed. Messages that do not fit the table are in the table of dead letters
+beside it, with topic, partition, offset, error and bytes.
+
+A run ends by itself after `ingest.kafka.run-duration`; the next one begins at once. Two at once are
+harmless.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import dag, task
+
+from moraine.settings import get_settings
+
+
+@dag(
+    doc_md=__doc__,
+    schedule="@continuous" if get_settings().ingest.kafka.enabled else None,
+    catchup=False,
+    max_active_runs=1,
+    is_paused_upon_creation=False,
+    tags=["moraine", "ingest"],
+    default_args={"owner": "moraine", "retries": 0, "execution_timeout": timedelta(hours=25)},
+)
+def ingest_kafka() -> None:
+    @task
+    def read() -> int:
+        """Read; the return value is how many messages were committed."""
+        from moraine.ingest import runs
+
+        return runs.read_topics()
+
+    read()
+
+
+ingest_kafka()

@@ -94,7 +94,8 @@ class Broker:
 
     def start(self) -> None:
         """Return when it answers. The data of the last run, killed or not, is still there."""
-        assert self._process is None, "the broker runs already"
+        has_ended = self._process is None or self._process.poll() is not None
+        assert has_ended, "the broker runs already"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._java("384m", "kafka.Kafka", str(self._settings)),

@@ -1,14 +1,19 @@
-"""The broker that tests of the Kafka door rely on: it keeps what it acknowledged."""
+"""The broker that tests of the Kafka door rely on: it keeps what it acknowledged, and Spark reads
+it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 
 from support.kafka import Broker, running_broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TOPIC = "events"
 # Whichever test comes first may also fetch the broker's jars.
@@ -70,3 +75,24 @@ def test_what_was_acknowledged_is_there_after_kill_9(broker: Broker) -> None:
     second = [b"after %d" % number for number in range(100)]
     produce(broker, *second)
     assert sorted(consume(broker, 200)) == sorted(first + second)
+
+
+def test_spark_reads_a_range_of_offsets(broker: Broker, spark: SparkSession) -> None:
+    broker.create_topic("numbers")
+    producer = Producer({"bootstrap.servers": broker.servers})
+    for number in range(10):
+        producer.produce("numbers", b"%d" % number)
+    assert producer.flush(30) == 0
+    rows = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", broker.servers)
+        .option("subscribe", "numbers")
+        .option("startingOffsets", '{"numbers": {"0": 3}}')
+        .option("endingOffsets", '{"numbers": {"0": 7}}')
+        .load()
+        .select("offset", "value")
+        .collect()
+    )
+    assert [(row.offset, bytes(row.value)) for row in rows] == [
+        (number, b"%d" % number) for number in range(3, 7)
+    ]

@@ -64,10 +64,10 @@ class OtlpServer:
 def running_otlp_server(max_bytes: int = 2**20) -> Iterator[OtlpServer]:
     """Both protocols on one event loop, as in the API's process."""
     server, ready = OtlpServer(), threading.Event()
-    loop = asyncio.new_event_loop()
     app = http_app(server.intake, max_bytes)
     config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="off")
     http = uvicorn.Server(config)
+    loop = (config.get_loop_factory() or asyncio.new_event_loop)()
 
     async def serve() -> None:
         door = OtlpDoor(server.intake, "telemetry")

@@ -11,6 +11,9 @@ from moraine.ingest.intake import Arrival
 
 class MemoryIntake:
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
         self.taken: dict[str, tuple[Arrival, bytes]] = {}
         self.asked = 0
         self.failures: list[MoraineError] = []

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+import requests
 from google.rpc import code_pb2
 from google.rpc.error_details_pb2 import RetryInfo
 from grpc_status import rpc_status
@@ -55,7 +56,7 @@ def running_server() -> Iterator[OtlpServer]:
 
 @pytest.fixture
 def server(running_server: OtlpServer) -> OtlpServer:
-    running_server.intake.__init__()  # type: ignore[misc]
+    running_server.intake.clear()
     return running_server
 
 
@@ -293,8 +294,6 @@ def test_other_signals_are_not_implemented(channel: grpc.Channel) -> None:
 def test_rows_of_both_protocols_are_the_same(
     channel: grpc.Channel, server: OtlpServer, intake: MemoryIntake
 ) -> None:
-    import requests
-
     request = request_of("one", "two")
     export(channel, server, request)
     answer = requests.post(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 from dataclasses import dataclass
 
 from google.protobuf.duration_pb2 import Duration
@@ -60,5 +61,7 @@ def failure_of(error: Exception) -> Failure:
             return Failure(503, code_pb2.UNAVAILABLE, str(error), float(seconds))
         if error.http_status in _CODES:
             return Failure(error.http_status, _CODES[error.http_status], str(error))
-    log.error("otlp.unexpected", error=type(error).__name__)
+    # Where, but not the message and no variables: tokens and bodies may be in them.
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    log.error("otlp.unexpected", error=type(error).__name__, frames=frames)
     return Failure(500, code_pb2.INTERNAL, "An unexpected error; the service's log has it.")

@@ -163,9 +163,10 @@ def read_topics(session: Callable[[], SparkSession], ledger_url: str | None = No
     name = settings.ingest_catalog
     tables = IngestTables(name, settings.catalog(name) if ledger_url else catalog_settings(name))
     pool: Any = open_pool(ledger_url or _ledger_url(), size=2)
-    with pool, contextlib.closing(
-        Broker(kafka.bootstrap_servers, kafka.plain_properties)
-    ) as broker:
+    with (
+        pool,
+        contextlib.closing(Broker(kafka.bootstrap_servers, kafka.plain_properties)) as broker,
+    ):
         parts = (tables, broker, KeeperLedger(pool), functools.cache(session))
         readers = {topic: TopicReader(topic, kafka, *parts) for topic in kafka.topics}
         reader = KafkaReader(kafka, readers)

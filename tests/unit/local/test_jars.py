@@ -135,5 +135,6 @@ def test_the_pinned_list_names_every_configuration() -> None:
         "s3",
         "nessie",
         "rck",
+        "kafka",
     }
     assert all(len(digest) == 64 for digest in checksums.values())

@@ -100,9 +100,7 @@ def _number(batch: pa.RecordBatch) -> int:
 def _letters(
     order: KafkaOrder, batch: pa.RecordBatch, rejected: list[tuple[int, Any]]
 ) -> Iterator[dict[str, Any]]:
-    partitions, offsets, values = (
-        batch.column(name) for name in ("partition", "offset", "value")
-    )
+    partitions, offsets, values = (batch.column(name) for name in ("partition", "offset", "value"))
     for place, error in rejected:
         partition, offset = partitions[place].as_py(), offsets[place].as_py()
         if offset >= order.letters_from.get(partition, 0):

@@ -105,9 +105,7 @@ class TopicReader:
         letters = self._open(f"{self._table}{self._settings.dead_letters}", create=True)
         before = offsets_in(letters, self._topic)
         batch = uuid4()
-        order = KafkaOrder(
-            self._topic, order_for(batch, table), order_for(batch, letters), before
-        )
+        order = KafkaOrder(self._topic, order_for(batch, table), order_for(batch, letters), before)
         written = self._run(order, span) if span.messages else Written()
         failpoint("kafka.written")
         if written.letter_files:
@@ -134,9 +132,7 @@ class TopicReader:
         uuid = table.metadata.table_uuid
 
         def may_commit(table: Table) -> bool:
-            return (
-                table.metadata.table_uuid == uuid and offsets_in(table, self._topic) == known
-            )
+            return table.metadata.table_uuid == uuid and offsets_in(table, self._topic) == known
 
         told = with_offsets(self._topic, {**known, **ends})
         done = self._tables.append(

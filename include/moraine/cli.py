@@ -25,7 +25,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 tasks_app = typer.Typer(help="Look at tasks and steer them.", no_args_is_help=True)
-tables_app = typer.Typer(help="Look at tables that are being dropped.", no_args_is_help=True)
+tables_app = typer.Typer(
+    help="Make tables for ingest; look at tables that are being dropped.", no_args_is_help=True
+)
 ledger_app = typer.Typer(help="Care for the ledger's database.", no_args_is_help=True)
 app.add_typer(local_app)
 app.add_typer(tasks_app, name="tasks")
@@ -187,6 +189,76 @@ def undrop_table(catalog: Catalog, table: TableName, as_json: Json = False) -> N
         out.print(f"{catalog}.{table} is there again.", highlight=False)
 
 
+@tables_app.command("create")
+def create_table(
+    table: TableName,
+    column: Annotated[
+        list[str],
+        typer.Option(help="NAME TYPE, as in 'id long' or 'embedding vector(384)'; repeat it."),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Make a table with typed columns, for ingest to write to."""
+    namespace, name = _split(table)
+    columns = [_column(words) for words in column]
+    body = {"database": ".".join(namespace), "table": name, "columns": columns}
+    _show_columns(_ingest_client().call("POST", "/v1/tables", json=body), as_json)
+
+
+@tables_app.command("columns")
+def list_columns(table: TableName, as_json: Json = False) -> None:
+    """List the columns that ingest coerces lines to."""
+    namespace, name = _split(table)
+    path = f"/v1/tables/{'.'.join(namespace)}/{name}"
+    _show_columns(_ingest_client().call("GET", path), as_json)
+
+
+@tables_app.command("promote")
+def promote_field(
+    table: TableName,
+    field: Annotated[str, typer.Argument(help="The field, as lines have it.")],
+    type: Annotated[str, typer.Argument(help="bool, int, long, real, string or timestamp.")],
+    column: Annotated[str, typer.Option(help="The new column; by default FIELD_TYPE.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Give a field a typed column from now on; what was written before stays as it is."""
+    namespace, name = _split(table)
+    path = f"/v1/tables/{'.'.join(namespace)}/{name}/promotions"
+    body = {"field": field, "type": type, "column": column}
+    made = _ingest_client().call("POST", path, json=body)
+    if as_json:
+        _print_json(made)
+        return
+    out.print(f"{table}.{made['column']} takes {field} from now on. Read both with:")
+    out.print(f"  {made['read_as']} AS {field}", highlight=False, markup=False)
+
+
+@app.command()
+def ingest(
+    file: Annotated[Path, typer.Argument(help="NDJSON: one object per line.", exists=True)],
+    table: TableName,
+    key: Annotated[
+        str | None, typer.Option(help="The idempotency key; by default one of the content.")
+    ] = None,
+    create: Annotated[bool, typer.Option(help="Make the table if it is not there.")] = False,
+    evolve: Annotated[bool, typer.Option(help="Make columns for unknown fields.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Write the lines of a file to a table: all of them, once, or none."""
+    namespace, name = _split(table)
+    answer = _ingest_client().send(
+        ".".join(namespace), name, file, key=key, create=create, evolve=evolve
+    )
+    if as_json:
+        _print_json(answer)
+        return
+    words = "were there already" if answer["replayed"] else "written"
+    out.print(
+        f"{answer['rows_ingested']} rows {words}, in snapshot {answer['snapshot_id']}.",
+        highlight=False,
+    )
+
+
 # --- The ledger and the API -----------------------------------------------------------------
 
 
@@ -206,7 +278,7 @@ def clean_ledger(
     ] = None,
 ) -> None:
     """Remove finished tasks past their retention."""
-    from moraine.runtime import forget_expired_keys, open_service
+    from moraine.runtime import forget_expired_keys, forget_ingested_keys, open_service
 
     settings = _settings()
     if older_than_days is not None:
@@ -219,6 +291,7 @@ def clean_ledger(
         out.print(f"{service.cleanup()} finished tasks removed.")
     url = settings.ledger.url.get_secret_value()
     out.print(f"{forget_expired_keys(url)} expired keys removed.")
+    out.print(f"{forget_ingested_keys(url)} expired ingest keys removed.")
 
 
 @app.command()
@@ -268,6 +341,29 @@ def _client() -> Any:
     from moraine.api.client import DelegationClient
 
     return DelegationClient(_settings())
+
+
+def _ingest_client() -> Any:
+    from moraine.ingest.client import IngestClient
+
+    return IngestClient(_settings())
+
+
+def _column(words: str) -> dict[str, str]:
+    name, _, type = words.strip().partition(" ")
+    if not type.strip():
+        raise typer.BadParameter(f"write {words!r} as 'NAME TYPE'", param_hint="--column")
+    return {"name": name, "type": type.strip()}
+
+
+def _show_columns(table: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        _print_json(table)
+        return
+    shown = Table("column", "type", title=f"{table['database']}.{table['table']}")
+    for column in table["columns"]:
+        shown.add_row(column["name"], column["type"])
+    out.print(shown)
 
 
 def _split(table: str) -> tuple[list[str], str]:

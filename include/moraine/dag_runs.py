@@ -53,7 +53,7 @@ class AirflowSession:
             return self._session.request(
                 method,
                 f"{self.url}{path}",
-                headers={"Authorization": f"Bearer {token}"},
+                headers={**options.pop("headers", {}), "Authorization": f"Bearer {token}"},
                 allow_redirects=False,
                 **options,
             )

@@ -334,6 +334,16 @@ class IngestWriterSettings(Section):
     )
 
 
+class OtlpSettings(Section):
+    """Logs in OTLP, over HTTP at /ingest/v1/logs and over gRPC."""
+
+    host: str = "127.0.0.1"
+    grpc_port: int = Field(0, ge=0, le=65535, description="4317 is what exporters expect; 0 is off")
+    database: str = "otel"
+    table: str = "otel_logs"
+    max_body_bytes: int = Field(16 << 20, ge=1, description="Also once it is unpacked")
+
+
 class KafkaTopicSettings(Section):
     """A topic, and the table it is read into."""
 
@@ -345,7 +355,7 @@ class KafkaTopicSettings(Section):
 
 
 class KafkaSettings(Section):
-    """Topics that are read into tables. In Dags, the connection `moraine_kafka` is not needed."""
+    """Topics that are read into tables."""
 
     bootstrap_servers: str = Field("", description="HOST:PORT, separated by commas")
     properties: Properties = Field({}, description="Of the client, such as security.protocol")
@@ -388,6 +398,7 @@ class IngestSettings(Section):
     rest: IngestRestSettings = IngestRestSettings()
     writer: IngestWriterSettings = IngestWriterSettings()
     kafka: KafkaSettings = KafkaSettings()
+    otlp: OtlpSettings = OtlpSettings()
 
 
 class PortSettings(Section):
@@ -398,6 +409,7 @@ class PortSettings(Section):
     spark: int = Field(15002, ge=1, le=65535, description="Spark Connect")
     spark_ui: int = Field(4040, ge=1, le=65535)
     airflow: int = Field(8080, ge=1, le=65535, description="UI, REST API and Moraine's own API")
+    otlp: int = Field(4317, ge=1, le=65535, description="OTLP logs over gRPC")
     airflow_logs: int = Field(8793, ge=1, le=65535, description="Logs of running tasks, for the UI")
 
 

@@ -18,6 +18,7 @@ from moraine.gateway.hiding import HiddenTables
 from moraine.gateway.service import Gateway
 from moraine.idempotency.layer import Layer
 from moraine.ingest.doors import Ingest
+from moraine.ingest.otlp.http_routes import OtlpHttp
 from moraine.settings import Settings
 from moraine.tasks.feed import TaskFeed
 from moraine.tasks.service import TaskService
@@ -38,6 +39,7 @@ class Context:
     metrics: LedgerMetrics
     gateway: Gateway = field(init=False)
     ingest: Ingest = field(init=False)
+    otlp: OtlpHttp = field(init=False)
     # Of our own: the host app's threads serve the calls that ours make back to it, so taking
     # all of them would be a deadlock.
     threads: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(_THREADS))

@@ -16,6 +16,7 @@ from prometheus_client.core import (
 )
 
 from moraine.idempotency.store import count_records
+from moraine.ingest.ledger import Backlog, KeeperLedger
 from moraine.operations.purge.tombstones import TombstoneStore
 from moraine.tasks.model import Status
 from moraine.tasks.store import TaskStore
@@ -42,6 +43,7 @@ class LedgerMetrics:
                 registry.register(
                     _Gateway(count_records(self._store.pool), len(self._tombstones.all()))
                 )
+                registry.register(_Ingest.of(KeeperLedger(self._store.pool)))
                 self._rendered = generate_latest(registry)
                 self._rendered_at = time.monotonic()
             return self._rendered
@@ -103,4 +105,65 @@ class _Gateway:
         yield keys
         yield GaugeMetricFamily(
             "moraine_tombstones", "Tables that are being purged and dropped", value=self._hidden
+        )
+
+
+class _Ingest:
+    def __init__(
+        self,
+        totals: Sequence[Mapping[str, Any]],
+        commits: Sequence[Mapping[str, Any]],
+        lags: Sequence[Mapping[str, Any]],
+        backlog: Backlog,
+    ) -> None:
+        self._totals = totals
+        self._commits = commits
+        self._lags = lags
+        self._backlog = backlog
+
+    @classmethod
+    def of(cls, ledger: KeeperLedger) -> _Ingest:
+        return cls(ledger.totals(), ledger.commits(), ledger.lags(), ledger.backlog())
+
+    def collect(self) -> Iterable[Metric]:
+        requests = CounterMetricFamily(
+            "moraine_ingest_requests",
+            "Requests by door and outcome: applied, rejected, replayed",
+            labels=["door", "outcome"],
+        )
+        rows = CounterMetricFamily("moraine_ingest_rows", "Rows committed", labels=["door"])
+        size = CounterMetricFamily(
+            "moraine_ingest_bytes", "Bytes received that were committed", labels=["door"]
+        )
+        commits = SummaryMetricFamily(
+            "moraine_ingest_commit_seconds", "Commits of batches to tables", labels=["writer"]
+        )
+        lag = GaugeMetricFamily(
+            "moraine_ingest_kafka_lag",
+            "Messages that are not read yet",
+            labels=["topic", "partition", "table"],
+        )
+        for row in self._totals:
+            requests.add_metric([row["door"], row["outcome"]], float(row["requests"]))
+            if row["outcome"] == "applied":
+                rows.add_metric([row["door"]], float(row["rows_ingested"]))
+                size.add_metric([row["door"]], float(row["bytes_received"]))
+        for row in self._commits:
+            commits.add_metric([row["door"]], int(row["commits"]), float(row["seconds"]))
+        for row in self._lags:
+            labels = [row["topic"], str(row["partition"]), row["table_name"]]
+            lag.add_metric(labels, float(row["lag"]))
+        yield from (requests, rows, size, commits, lag)
+        yield GaugeMetricFamily(
+            "moraine_ingest_waiting",
+            "Requests that wait to be written",
+            value=self._backlog.requests,
+        )
+        yield GaugeMetricFamily(
+            "moraine_ingest_waiting_bytes", "Their bytes", value=self._backlog.bytes
+        )
+        yield GaugeMetricFamily(
+            "moraine_ingest_queue_age_seconds",
+            "How long the oldest of them has waited",
+            value=self._backlog.age,
         )

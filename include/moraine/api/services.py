@@ -20,7 +20,7 @@ from moraine.gateway.service import Gateway
 from moraine.gateway.upstream import Upstream, open_connections
 from moraine.idempotency.layer import Layer
 from moraine.idempotency.store import RecordStore, open_async_pool
-from moraine.ingest.doors import open_doors
+from moraine.ingest.doors import open_doors, serve_otlp
 from moraine.operations.purge.tombstones import TombstoneStore
 from moraine.settings import Settings, get_settings
 from moraine.tasks.feed import TaskFeed
@@ -97,6 +97,9 @@ async def _open(settings: Settings) -> AsyncIterator[Context]:
         }
         context.gateway = Gateway(settings, upstreams, layer, desk)
         context.ingest = open_doors(settings, async_pool)
+        context.otlp = await stack.enter_async_context(
+            serve_otlp(context.ingest, context.authenticator)
+        )
         await hidden.refresh()
         for work in (feed.run(), hidden.run(), layer.beat(), context.ingest.feed.run()):
             await stack.enter_async_context(_running(work))

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from moraine.errors import LedgerUnavailable, MoraineError, Unauthorized
 from moraine.ingest import routes
+from moraine.ingest.otlp import http_routes
 from moraine.log import get_logger
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def create_ingest_app(services: Services) -> FastAPI:
         redirect_slashes=False,
     )
     app.include_router(routes.router)
+    app.include_router(http_routes.router)
     app.add_exception_handler(MoraineError, _moraine_error)
     app.add_exception_handler(RequestValidationError, _invalid_parameters)
     app.add_exception_handler(HTTPException, _http_error)

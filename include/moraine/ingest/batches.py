@@ -27,6 +27,7 @@ from moraine.ingest.executor import Order, Piece, Unit, UnitResult
 from moraine.ingest.ledger import BatchLimits, WriterLedger
 from moraine.ingest.maintenance import expire_old_snapshots
 from moraine.ingest.model import Applied, Request
+from moraine.ingest.otlp import records
 from moraine.ingest.schemas import DEFAULT_COLUMNS, PROMOTED, columns_of, new_columns
 from moraine.ingest.tables import BATCH, IngestTables, batches_in, keys_in, keys_summary
 from moraine.log import get_logger
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-OPENS_TABLES: dict[str, Sequence[Column]] = {}
-"""Doors whose tables have columns of their own."""
+_OWN_COLUMNS: Mapping[str, Sequence[Column]] = {"otlp": records.COLUMNS}
+"""Of doors whose tables have columns of their own."""
 # What is sent through Spark Connect in one message has a limit.
 _INLINE_PER_UNIT = 8 << 20
 
@@ -138,7 +139,7 @@ class BatchWriter:
         try:
             if not any(request.auto_create for request in requests):
                 return self._tables.load(batch.database, batch.table)
-            columns = OPENS_TABLES.get(requests[0].door, DEFAULT_COLUMNS)
+            columns = _OWN_COLUMNS.get(requests[0].door, DEFAULT_COLUMNS)
             return self._tables.load_or_create(batch.database, batch.table, columns)
         except IngestError as error:
             told = {"code": error.code, "message": str(error)}

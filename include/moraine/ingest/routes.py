@@ -17,6 +17,7 @@ from moraine.api.body import read_model
 from moraine.api.context import Context, context_of
 from moraine.ingest.columns import Column, ColumnType
 from moraine.ingest.decompression import unpacked
+from moraine.ingest.doors import DAG
 from moraine.ingest.errors import (
     BadBody,
     InvalidHeader,
@@ -32,8 +33,6 @@ from moraine.ingest.schemas import columns_of
 from moraine.ingest.settled import rejection_of
 from moraine.ingest.tables import IngestTables
 
-DAG = "ingest_write"
-"""Who may run it may write."""
 _MEDIA_TYPES = {"application/x-ndjson", "application/ndjson", "application/jsonl"}
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _NAME = re.compile(r"[^\x00-\x1f\x7f/\\\s.][^\x00-\x1f\x7f/\\.]{0,254}")

@@ -220,7 +220,8 @@ class ApiServer(Component):
 
     @property
     def ports(self) -> dict[str, int]:
-        return {"stack.ports.airflow": self._airflow.settings.ports.airflow}
+        ports = self._airflow.settings.ports
+        return {"stack.ports.airflow": ports.airflow, "stack.ports.otlp": ports.otlp}
 
     @property
     def url(self) -> str:

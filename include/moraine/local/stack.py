@@ -172,6 +172,7 @@ class Stack:
             "MORAINE_AIRFLOW__URL": self.airflow.url,
             "MORAINE_AIRFLOW__USERNAME": ADMIN,
             "MORAINE_AIRFLOW__PASSWORD": self.vault.airflow_admin,
+            "MORAINE_INGEST__OTLP__GRPC_PORT": str(self.settings.ports.otlp),
             **(extra or {}),
         }
 

@@ -24,7 +24,7 @@ Authorize = Callable[[str | None], Awaitable[None]]
 class Taker(Protocol):
     """The part of the intake that a door needs."""
 
-    async def take(self, arrival: Arrival, body: bytes) -> None: ...
+    async def take(self, arrival: Arrival, body: bytes) -> object: ...
 
 
 class OtlpDoor:
@@ -56,7 +56,7 @@ class OtlpDoor:
                 "otlp",
                 self._database,
                 self._table,
-                auto_create=False,
+                auto_create=True,
                 schema_evolve=False,
             )
             await self._intake.take(arrival, rows.body)

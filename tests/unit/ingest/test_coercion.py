@@ -221,6 +221,7 @@ def test_the_line_is_right_in_whatever_piece_it_is(monkeypatch: pytest.MonkeyPat
         b'{"props":{"a":[1]},"id":1}\n{"props":null}\n{"props":"x"}',
         b'{"id":1}\n{"later":7}\n{"later":"x"}\n{"later":[true]}',
         b'{"later":"x"}\n{"later":null}',
+        b'{"later":"x"}\n{"later":1}\n{"later":{"a":null}}',
         b'{"id":1,"stranger":[1]}\n{"other":{}}',
         b"",
         b"\n \n",

@@ -17,7 +17,7 @@ from moraine.ingest.coercion.rows import Rows
 from moraine.ingest.columns import Column, ColumnType, Kind
 from support.coercion_cases import LINES, VALUES
 
-EXAMPLES = int(os.environ.get("COERCION_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("COERCION_EXAMPLES", "45"))
 """Few with every change; a thorough search is for those who change the readers."""
 quickly = settings(
     max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow]

@@ -34,6 +34,8 @@ PIECE = 2 * 1024 * 1024
 SMALLEST_PIECE = 32 * 1024
 """Of what is odd, the least that is worth another try before it is read line by line."""
 FEWEST_MESSAGES = 64
+CUTS = 8
+"""Into how many what is odd is cut: each time all of it is read again."""
 
 
 def coerce(
@@ -49,15 +51,15 @@ def coerce(
     unknown: dict[str, None] = {}
     number = first_line
     for piece in _cut(block, PIECE):
-        # What is odd is halved until little of it is left to be read line by line.
+        # What is odd is cut up until little of it is left to be read line by line.
         waiting = [piece]
         while waiting:
             part = waiting.pop()
             table = fast.read(part)
             if table is not None:
                 unknown.update(fast.unknown)
-            elif len(part) > SMALLEST_PIECE and len(halves := [*_cut(part, len(part) // 2)]) > 1:
-                waiting.extend(reversed(halves))
+            elif len(part) > SMALLEST_PIECE and len(slices := [*_cut(part, len(part) // CUTS)]) > 1:
+                waiting.extend(reversed(slices))
                 continue
             else:
                 rows = _read_lines(part, Rows(columns, keep_unknown=keep_unknown), number)
@@ -79,8 +81,9 @@ def coerce_each(messages: Sequence[bytes | None], columns: Sequence[Column]) -> 
             start, end = waiting.pop()
             table = _read_together(fast, messages[start:end])
             if table is None and end - start > FEWEST_MESSAGES:
-                middle = (start + end) // 2
-                waiting += [(middle, end), (start, middle)]
+                step = -(-(end - start) // CUTS)
+                slices = [(first, min(first + step, end)) for first in range(start, end, step)]
+                waiting.extend(reversed(slices))
                 continue
             if table is None:
                 rows = Rows(columns, keep_unknown=False)

@@ -106,7 +106,8 @@ WHERE batch = ANY(%(batches)s) AND NOT lost RETURNING batch
 -- name: hold
 -- Whether the batch is still its writer's, and which files it is about to commit.
 UPDATE ingest_batches SET lease_expires_at = now() + %(lease)s, files = %(files)s
-WHERE batch = %(batch)s AND NOT lost RETURNING batch
+WHERE batch = %(batch)s AND NOT lost
+RETURNING batch, set_config('synchronous_commit', 'off', true)
 
 -- name: finalize
 -- It need not reach the disk before the answer goes out: were it lost with the database, the next

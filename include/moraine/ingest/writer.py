@@ -134,7 +134,8 @@ class Writer:
             try:
                 self._ledger.heartbeat(_copy(self._batches.active))
                 if lost := self._ledger.lose_silent():
-                    log.warning("ingest.batches.taken_over", batches=lost)
+                    log.warning("ingest.batches.taken_over", batches=len(lost))
+                    self._batches.interrupt(lost)
                     self._wake.set()
             except MoraineError as error:
                 log.warning("ingest.writer.pulse", error=error.code)

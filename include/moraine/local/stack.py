@@ -161,6 +161,11 @@ class Stack:
                 result.append(PartStatus(name, "lost" if pid else "stopped", pid, part.url))
         return result
 
+    @property
+    def drop_folder(self) -> Path:
+        """Files in DATABASE/TABLE below it become rows."""
+        return self.home / "drop"
+
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         """Every variable a process needs to use this stack. It holds secrets: do not log it."""
         return {
@@ -280,7 +285,7 @@ class Stack:
         return [name for name in self.parts if name in wanted]
 
     def _write_files(self) -> None:
-        for folder in ("run", "logs", "workspace", "warehouse"):
+        for folder in ("run", "logs", "workspace", "warehouse", "drop"):
             (self.home / folder).mkdir(exist_ok=True)
         own = {
             "realm": "demo",

@@ -213,17 +213,19 @@ def test_the_outcome_of_a_taken_file_is_known_however_long_nobody_looks(scene: S
     assert scene.sql("SELECT count(*) FROM ingest_ledger") == [(0,)]
 
 
-def test_the_same_bytes_are_written_once(scene: Scene) -> None:
-    scene.drop("db/t/a.ndjson")
-    scene.drop("db/t/b.ndjson")
+@pytest.mark.parametrize("content", [LINE, LARGE], ids=["small", "large"])
+def test_the_same_bytes_are_written_once(scene: Scene, content: bytes) -> None:
+    scene.drop("db/t/a.ndjson", content)
+    scene.drop("db/t/b.ndjson", content)
     scene.watch()
-    scene.drop("db/t/c.ndjson")
+    scene.drop("db/t/c.ndjson", content)
     scene.watch()
     assert len(scene.writer.written) == 1
     assert scene.states() == dict.fromkeys(
         ("db/t/a.ndjson", "db/t/b.ndjson", "db/t/c.ndjson"), "done"
     )
-    assert scene.sql("SELECT requests FROM ingest_totals WHERE outcome = 'replayed'") == [(1,)]
+    [(replayed,)] = scene.sql("SELECT requests FROM ingest_totals WHERE outcome = 'replayed'")
+    assert 1 <= replayed <= 2
 
 
 def test_a_bad_file_is_set_aside_and_stops_nobody(scene: Scene) -> None:
@@ -305,7 +307,7 @@ def test_a_file_that_changes_while_it_is_read_is_left(
             changed.append(name)
             file.write_bytes(content.swapcase())
 
-    for module in ("filedrop.watcher", "intake"):
+    for module in ("filedrop.prefix", "intake"):
         monkeypatch.setattr(f"moraine.ingest.{module}.async_failpoint", change)
     scene.watch_alone()
     scene.writer.write()

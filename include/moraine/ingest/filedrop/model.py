@@ -13,6 +13,7 @@ from typing import Any, Literal
 from moraine.ingest.errors import InvalidName
 from moraine.ingest.names import is_name
 from moraine.settings import FileDropSettings, PrefixSettings
+from moraine.storage.listing import StoredFile
 from moraine.storage.locations import parse_location
 
 DOOR = "filedrop"
@@ -45,6 +46,13 @@ class FileRow:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state", FileState(self.state))
+
+    @classmethod
+    def settling(cls, file: StoredFile, before: FileRow | None) -> FileRow:
+        """A file that is new, or not as it was before."""
+        ingested = before.ingested if before else None
+        known = None, ingested, None, None
+        return cls(file.location, file.version, file.size, FileState.SETTLING, *known, age=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +121,7 @@ class Drop:
         """Where the file goes. A tag tells it from another file of the same name."""
         folder = self.failed if row.state is FileState.REFUSED else self.done
         path, _, name = self.path_of(row.location).rpartition("/")
-        tag = row.key.rpartition(":")[2] if row.key else _digest(row.version)
+        tag = sha256_of(row.key) or _digest(row.version)
         return f"{folder}/{path}/{f'{tag[:_TAG]}-' if tagged else ''}{name}"
 
 
@@ -132,6 +140,10 @@ def drops_of(settings: FileDropSettings) -> list[Drop]:
 
 def key_of(sha256: str) -> str:
     return f"{DOOR}:{sha256}"
+
+
+def sha256_of(key: str | None) -> str:
+    return (key or "").removeprefix(f"{DOOR}:")
 
 
 def is_hidden(name: str) -> bool:

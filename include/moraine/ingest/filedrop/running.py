@@ -9,6 +9,7 @@ from dataclasses import asdict
 from moraine.idempotency.store import open_async_pool
 from moraine.ingest.filedrop.ledger import FileLedger
 from moraine.ingest.filedrop.model import drops_of
+from moraine.ingest.filedrop.prefix import Prefix
 from moraine.ingest.filedrop.watcher import Watcher
 from moraine.ingest.intake import Intake, SettledFeed
 from moraine.ingest.ledger import DoorLedger
@@ -25,15 +26,22 @@ async def watch(
 ) -> dict[str, int]:
     """Watch once; `properties_of` has what opens the store of a prefix, by its name."""
     filedrop = settings.ingest.filedrop
+    drops = drops_of(filedrop)
     size = filedrop.files_at_once + _MORE_CONNECTIONS
     with ExitStack() as opened:
-        drops = {
-            drop: opened.enter_context(Storage(Credentials(properties_of(drop.name))))
-            for drop in drops_of(filedrop)
-        }
         async with open_async_pool(url, size=size) as pool:
-            ledger = DoorLedger(pool)
+            ledger, files = DoorLedger(pool), FileLedger(pool)
             # Files are asked for by their keys: nobody listens to the feed.
-            intake = Intake(settings.ingest, ledger, SettledFeed(url, ledger), settings.workspace)
-            watcher = Watcher(filedrop, drops, FileLedger(pool), intake)
-            return asdict(await watcher.watch())
+            feed = SettledFeed(url, ledger)
+            intake = Intake(settings.ingest, ledger, feed, settings.workspace)
+            prefixes = [
+                Prefix(
+                    drop,
+                    opened.enter_context(Storage(Credentials(properties_of(drop.name)))),
+                    files,
+                    intake,
+                    filedrop,
+                )
+                for drop in drops
+            ]
+            return asdict(await Watcher(prefixes, files, filedrop.run_duration).watch())

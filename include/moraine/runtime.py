@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import SecretStr
 
-from moraine.catalog.connections import with_connections
+from moraine.catalog.connections import storage_properties_of, with_connections
 from moraine.dag_runs import AirflowSession, DagRuns
 from moraine.idempotency.store import RecordStore, open_async_pool
 from moraine.operations import OPERATIONS
@@ -39,6 +39,7 @@ SPARK = "moraine_spark"
 AIRFLOW = "moraine_airflow"
 CATALOG = "moraine_catalog_"
 STORAGE = "moraine_storage_"
+FILEDROP = "moraine_filedrop_"
 
 # Airflow has no connections with other names.
 _CONNECTION_NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -190,6 +191,23 @@ def forget_ingested_keys(url: str | None = None) -> int:
         needed = keeper.waiting_files()
     remove_left_over(settings.workspace, needed, ingest.lifetime + ingest.grace)
     return removed
+
+
+def watch_drops() -> dict[str, int] | None:
+    """For Dags: take dropped files. How many went which way; None if no prefix is watched."""
+    settings = get_settings()
+    if not settings.ingest.enabled or not settings.ingest.filedrop.prefixes:
+        return None
+    from moraine.ingest.filedrop.running import watch
+
+    return asyncio.run(watch(_ledger_url(), settings, _prefix_storage))
+
+
+def _prefix_storage(name: str) -> dict[str, str]:
+    """What opens a watched prefix, with what its Airflow connection says."""
+    properties = get_settings().ingest.filedrop.prefixes[name].storage_properties
+    found = _connection(f"{FILEDROP}{name}") if _CONNECTION_NAME.fullmatch(name) else None
+    return {**properties, **(storage_properties_of(found) if found else {})}
 
 
 def _with_records(

@@ -205,10 +205,13 @@ WHERE state IN ('staged', 'writing') AND database_name = %(database)s AND table_
   AND reserved_at < %(before)s
 
 -- name: remove_expired
+-- A dropped file that nobody has looked at since it was taken is still to learn its outcome.
 DELETE FROM ingest_ledger WHERE key IN (
     SELECT key FROM ingest_ledger
-    WHERE expires_at <= now() - %(grace)s
-       OR (state = 'receiving' AND lease_expires_at <= now() - %(lifetime)s - %(grace)s)
+    WHERE (expires_at <= now() - %(grace)s
+           OR (state = 'receiving' AND lease_expires_at <= now() - %(lifetime)s - %(grace)s))
+      AND NOT EXISTS (SELECT FROM ingest_files
+                      WHERE ingest_files.key = ingest_ledger.key AND ingest_files.state = 'taken')
     LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
 RETURNING key
 

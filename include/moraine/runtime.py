@@ -114,8 +114,14 @@ def forget_expired_keys(url: str | None = None) -> int:
     return _with_records(url or _ledger_url(), settings, run)
 
 
-def write_ingested(session: Callable[[], SparkSession], ledger_url: str | None = None) -> int:
-    """Write what the doors take in, for as long as a run may last. How many requests that were."""
+def write_ingested(
+    session: Callable[[], SparkSession],
+    ledger_url: str | None = None,
+    *,
+    is_over: Callable[[], bool] = lambda: False,
+) -> int:
+    """Write what the doors take in, for as long as a run may last, or until it is over. How many
+    requests that were."""
     from moraine.ingest.batches import BatchWriter
     from moraine.ingest.ledger import WriterLedger
     from moraine.ingest.tables import IngestTables
@@ -132,7 +138,7 @@ def write_ingested(session: Callable[[], SparkSession], ledger_url: str | None =
         batches = BatchWriter(ingest, ledger, IngestTables(name, catalog), functools.cache(session))
         writer = Writer(ingest.writer, ledger, batches, url)
         with _stopped_by_signals(writer.stop):
-            return writer.run(ingest.writer.run_duration.total_seconds())
+            return writer.run(ingest.writer.run_duration.total_seconds(), is_over)
 
 
 @contextmanager

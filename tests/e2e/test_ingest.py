@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
@@ -148,8 +149,11 @@ def test_the_writer_is_a_spark_app_that_can_be_submitted(platform: Platform) -> 
             client.send(NAMESPACE, table, lines({"message": str(number)}), create=True)
         assert count(platform, table) == 10
     finally:
+        driver = [child for child in psutil.Process(app.pid).children(recursive=True)]
         app.terminate()
         output, _ = app.communicate(timeout=60)
+        _, alive = psutil.wait_procs(driver, timeout=30)
+        assert not alive
     assert app.returncode in (0, 143), output[-2000:]
     assert "Traceback" not in output
 

@@ -293,6 +293,11 @@ class Stack:
             "airflow": {"url": self.airflow.url, "username": ADMIN},
             "catalogs": {"demo": {"uri": self.catalog.url}},
             "delegation": {"task": {"lease": {"lost-timeout-duration": "30s"}}},
+            "ingest": {
+                "filedrop": {
+                    "prefixes": {"drop": {"location": file_uri(self.drop_folder), "settle": "2s"}}
+                }
+            },
         }
         (self.home / "moraine.toml").write_text(render_settings(own, self._user_settings))
         (self.home / "stack.json").write_text(self.settings.model_dump_json(indent=2))

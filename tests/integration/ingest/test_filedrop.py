@@ -192,7 +192,9 @@ def test_unchanged_files_are_not_read_again(scene: Scene, monkeypatch: pytest.Mo
     assert len(read) == 2
 
 
-def test_a_kept_file_is_never_taken_again(scene: Scene) -> None:
+@pytest.mark.parametrize("settle", ["0s", "0.2s"])
+def test_a_kept_file_is_never_taken_again(scene: Scene, settle: str) -> None:
+    scene.prefix["settle"] = settle
     file = scene.drop("db/t/a.ndjson")
     scene.watch()
     scene.expire_keys()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
-from uuid import uuid4
 
 from moraine.failpoints import failpoint
 from moraine.storage.disk import problem_with, raise_unless_gone, to_path
@@ -29,7 +29,7 @@ def write_local(location: str, content: bytes) -> None:
     path = to_path(location)
     try:
         with _draft_of(path) as draft:
-            with open(draft, "xb") as file:
+            with open(draft, "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -71,10 +71,11 @@ def _move_to_other_disk(old: str, new: str) -> None:
 
 @contextlib.contextmanager
 def _draft_of(path: str) -> Iterator[str]:
-    """A name beside a file's own, of which nothing is left."""
+    """A name beside a file's own, of which nothing is left: what a crash does leave, the next
+    try has in its place."""
     folder, name = os.path.split(path)
     os.makedirs(folder, exist_ok=True)
-    draft = os.path.join(folder, f".{name[:100]}.{uuid4().hex}.tmp")
+    draft = os.path.join(folder, f".{hashlib.sha256(os.fsencode(name)).hexdigest()}.tmp")
     try:
         yield draft
     finally:

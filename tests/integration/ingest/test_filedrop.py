@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -34,6 +37,17 @@ from support.stores import BUCKET, new_name
 LINE = b'{"a": 1}\n'
 LARGE = b'{"text": "' + b"x" * 1000 + b'"}\n'
 Rows = list[tuple[Any, ...]]
+
+
+_PROCESS = """
+import asyncio, json, sys
+from moraine.ingest.filedrop.running import watch
+from moraine.settings import Settings
+
+given, storage = map(json.loads, sys.argv[1:])
+settings = Settings(**given)
+print(asyncio.run(watch(settings.ledger.url.get_secret_value(), settings, lambda _: storage)))
+"""
 
 
 class Scene:
@@ -76,24 +90,23 @@ class Scene:
     def killed_at(self, point: str) -> None:
         """A run in a process of its own, which is killed at the point."""
         self.failpoints.kill_at(point)
-        code = (
-            "import asyncio, json, sys\n"
-            "from moraine.ingest.filedrop.running import watch\n"
-            "from moraine.settings import Settings\n"
-            "url, given, storage = map(json.loads, sys.stdin)\n"
-            "print(asyncio.run(watch(url, Settings(**given), lambda _: storage)))\n"
-        )
-        lines = [self.url, self._given(), dict(self.storage)]
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            input="\n".join(map(json.dumps, lines)),
-            env={**os.environ, "MORAINE_FAILPOINTS": str(self.failpoints.folder)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert done.returncode == -signal.SIGKILL, (done.stdout, done.stderr)
+        with self.process() as process:
+            output, _ = process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGKILL, output
         self.failpoints.clear()
+
+    def process(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", _PROCESS, *map(json.dumps, [self._given(), dict(self.storage)])],
+            env={
+                **os.environ,
+                "MORAINE_LEDGER__URL": self.url,
+                "MORAINE_FAILPOINTS": str(self.failpoints.folder),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
 
     def sql(self, statement: str, *parameters: Any) -> Rows:
         with psycopg.connect(self.url) as connection:
@@ -179,7 +192,9 @@ def test_unchanged_files_are_not_read_again(scene: Scene, monkeypatch: pytest.Mo
     assert len(read) == 2
 
 
-def test_a_kept_file_is_never_taken_again(scene: Scene) -> None:
+@pytest.mark.parametrize("settle", ["0s", "0.2s"])
+def test_a_kept_file_is_never_taken_again(scene: Scene, settle: str) -> None:
+    scene.prefix["settle"] = settle
     file = scene.drop("db/t/a.ndjson")
     scene.watch()
     scene.expire_keys()
@@ -470,6 +485,35 @@ def test_killed_while_a_file_is_put_away(
     assert scene.states() == (
         dict.fromkeys(left, "done") if after == "keep" and content == LINE else {}
     )
+
+
+def test_killed_again_and_again_while_files_are_dropped(scene: Scene) -> None:
+    scene.prefix |= {"after": "move", "settle": "0.2s"}
+    good: list[bytes] = []
+    bad = 0
+    numbers = itertools.count(1)
+    with scene.writer.running():
+        for pause in (1.0, 1.3, 1.1, 1.5, 0.9, 1.2, 1.6, 1.4):
+            with scene.process() as process:
+                until = time.monotonic() + pause
+                while time.monotonic() < until:
+                    number = next(numbers)
+                    body = b'{"number": %d}\n' % number * (1 if number % 3 else 100)
+                    if number % 10:
+                        good.append(body)
+                    else:
+                        body, bad = body + b"BAD\n", bad + 1
+                    scene.drop(f"db/t{number % 3}/{number}.ndjson", body)
+                    time.sleep(0.02)
+                process.kill()
+            scene.let_reservations_end()
+        scene.watch_alone()
+
+    assert sorted(body for _, body in scene.writer.written) == sorted(good)
+    assert len(scene.writer.rejected) == bad
+    folders = Counter(name.split("/")[0] for name in scene.names())
+    assert folders == {"_done": len(good), "_failed": 2 * bad}
+    assert scene.states() == {}
 
 
 # --- S3 --------------------------------------------------------------------------------------

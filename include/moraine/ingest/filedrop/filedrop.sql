@@ -34,7 +34,7 @@ WHERE location = %(location)s AND version = %(version)s AND state = 'taken' RETU
 
 -- name: taken
 -- With what is known of their keys, also of those that have expired; but not of what was over
--- before the file was taken: that is another's.
+-- before the file was taken: that is another's. Those that wait for the writer come last.
 SELECT {row}, of.state AS request_state, of.database_name, of.table_name,
        of.error AS request_error
 FROM ingest_files LEFT JOIN ingest_ledger AS of ON of.key = ingest_files.key
@@ -42,7 +42,7 @@ FROM ingest_files LEFT JOIN ingest_ledger AS of ON of.key = ingest_files.key
     AND NOT (of.state = 'rejected' AND of.applied_at <= ingest_files.taken_at)
 WHERE ingest_files.state = 'taken'
   AND ingest_files.location > %(start)s AND ingest_files.location < %(stop)s
-ORDER BY ingest_files.taken_at LIMIT %(limit)s
+ORDER BY of.state IN ('staged', 'writing') NULLS FIRST, ingest_files.taken_at LIMIT %(limit)s
 
 -- name: finish
 UPDATE ingest_files SET state = 'done', ingested = %(sha256)s

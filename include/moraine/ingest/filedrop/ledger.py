@@ -80,9 +80,10 @@ class FileLedger:
     async def put_back(self, file: StoredFile | FileRow) -> None:
         await self._change("put_back", file)
 
-    async def taken(self, base: str) -> list[TakenFile]:
+    async def taken(self, base: str) -> tuple[list[TakenFile], bool]:
+        """Those that were taken first, and whether there may be more."""
         rows = await self._queries.run("taken", **_below(base), limit=_MOST)
-        return [_taken(row) for row in rows]
+        return [_taken(row) for row in rows], len(rows) == _MOST
 
     async def finish(self, file: StoredFile | FileRow, sha256: str) -> FileRow | None:
         return _one(await self._change("finish", file, sha256=sha256))

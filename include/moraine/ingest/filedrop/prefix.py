@@ -71,9 +71,12 @@ class Prefix:
 
     async def settle(self, look: Look) -> int:
         """See what became of files that were taken; how many are not written yet."""
-        found = await self._files.taken(self._drop.base)
-        await self._all([self._settle(taken, look) for taken in found])
-        return sum(taken.state in _UNSETTLED for taken in found)
+        while True:
+            found, more = await self._files.taken(self._drop.base)
+            await self._all([self._settle(taken, look) for taken in found])
+            unsettled = sum(taken.state in _UNSETTLED for taken in found)
+            if not more or unsettled == len(found):
+                return unsettled
 
     async def _look_through(self, look: Look) -> None:
         await self.settle(look)

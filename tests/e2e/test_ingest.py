@@ -149,7 +149,7 @@ def test_the_writer_is_a_spark_app_that_can_be_submitted(platform: Platform) -> 
             client.send(NAMESPACE, table, lines({"message": str(number)}), create=True)
         assert count(platform, table) == 10
     finally:
-        driver = [child for child in psutil.Process(app.pid).children(recursive=True)]
+        driver = psutil.Process(app.pid).children(recursive=True)
         app.terminate()
         output, _ = app.communicate(timeout=60)
         _, alive = psutil.wait_procs(driver, timeout=30)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -14,6 +15,9 @@ from moraine.ingest.client import DoorError, IngestClient
 from moraine.local.stack import Stack
 from moraine.settings import get_settings
 from moraine.spark import connect
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 CATALOG, DATABASE = "demo", "shop"
 _PATIENCE_SECONDS = 90
@@ -35,6 +39,10 @@ class IngestDemo:
         self._client = IngestClient(get_settings())
         self._table = f"events_{int(time.time())}"
 
+    @cached_property
+    def _spark(self) -> SparkSession:
+        return connect(self._stack.spark.url)
+
     def run(self) -> None:
         key = f"demo-{self._table}"
         with self._console.status("waiting for the writer, a Dag that is always on"):
@@ -50,6 +58,7 @@ class IngestDemo:
             self._say(f"A batch with a bad line, of which nothing is taken: {error}")
         self._drop_a_file()
         rows = self._query()
+        self._spark.stop()
         if len(rows) != 4 or again != {**first, "replayed": True}:
             raise SystemExit("That is not as it should be: this is a bug.")
 
@@ -82,16 +91,14 @@ class IngestDemo:
                 time.sleep(_POLL_SECONDS)
 
     def _count(self) -> int:
-        with connect(self._stack.spark.url) as spark:
-            return spark.table(f"{CATALOG}.{DATABASE}.{self._table}").count()
+        return self._spark.table(f"{CATALOG}.{DATABASE}.{self._table}").count()
 
     def _query(self) -> list[Any]:
         query = (
             f"SELECT message, customer, amount FROM {CATALOG}.{DATABASE}.{self._table} "  # noqa: S608
             "ORDER BY timestamp"
         )
-        with connect(self._stack.spark.url) as spark:
-            rows = spark.sql(query).collect()
+        rows = self._spark.sql(query).collect()
         self._say(query)
         shown = Table("message", "customer", "amount")
         for row in rows:

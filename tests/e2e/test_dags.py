@@ -21,6 +21,8 @@ from support.platform import Platform
 DAGS = {
     "idempotency_reconcile",
     "ingest_filedrop",
+    "ingest_kafka",
+    "ingest_write",
     "ledger_cleanup",
     "table_purge",
     "task_sweep",

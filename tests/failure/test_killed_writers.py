@@ -75,7 +75,7 @@ def test_a_writer_that_is_killed_neither_loses_nor_doubles(
             lambda: site.data_files(table) == site.committed_files(table) or None,
             "files are left that the table does not have",
         )
-    assert site.rows("SELECT * FROM ingest_batches") == []
+    assert site.rows("SELECT * FROM ingest_batches WHERE table_name = %s", table) == []
 
 
 def test_a_held_writer_that_comes_back_late_changes_nothing(site: IngestSite, door: Door) -> None:
@@ -228,3 +228,37 @@ def test_keys_are_swept_after_their_time(site: IngestSite, door: Door) -> None:
     with site.writer():  # outside its time the key is a new one
         assert door.send(table, rows_of(key, 2), key).json()["replayed"] is False
     assert site.select(f"SELECT count(*) AS n FROM {{db}}.{table}") == [{"n": 4}]
+
+
+def test_without_a_writer_bytes_are_kept_and_the_caller_is_told(site: IngestSite) -> None:
+    table, key = new_table(), new_key()
+    with site.api(rest__wait="1s") as door:
+        refused(door.send(table, [{"message": "m"}], key), "writer_unavailable")
+        assert door.call("GET", f"/v1/requests/{key}").json()["state"] == "staged"
+        with site.writer():
+            assert door.send(table, [{"message": "m"}], key).json()["rows_ingested"] == 1
+    assert site.select(f"SELECT count(*) AS n FROM {{db}}.{table}") == [{"n": 1}]
+
+
+def test_a_door_without_room_says_so(site: IngestSite) -> None:
+    with site.api(rest__wait="0.1s", max_waiting_requests="1") as door:
+        key = new_key()
+        refused(door.send("full", b"{}\n", key), "writer_unavailable")
+        answer = None
+        for _ in range(20):  # it looks at what waits twice a second
+            answer = door.send("full", b"{}\n")
+            if answer.json()["error"]["code"] == "overloaded":
+                break
+            time.sleep(0.1)
+        assert answer is not None
+        refused(answer, "overloaded")
+        assert int(answer.headers["Retry-After"]) > 0
+        # What is known already needs no room.
+        refused(door.send("full", b"{}\n", key), "writer_unavailable")
+    with site.writer():
+        site.await_empty_queue()
+
+
+def refused(response: requests.Response, code: str) -> None:
+    assert response.status_code == 503, response.text
+    assert response.json()["error"]["code"] == code

@@ -85,14 +85,13 @@ class IngestSite:
             yield Door(origin, self.issuer.token())
 
     @contextlib.contextmanager
-    def writer(self, **changes: str) -> Iterator[Writer]:
+    def writer(self, tables: IngestTables | None = None, **changes: str) -> Iterator[Writer]:
         """A writer in this process."""
         settings = self.settings(**changes)
         with open_pool(self.ledger_url, size=8) as pool:
             ingest = settings.ingest
             ledger = WriterLedger(pool, "test", lease=ingest.writer.lease, lifetime=ingest.lifetime)
-            tables = self.tables()
-            batches = BatchWriter(ingest, ledger, tables, lambda: self.spark)
+            batches = BatchWriter(ingest, ledger, tables or self.tables(), lambda: self.spark)
             writer = Writer(ingest.writer, ledger, batches, self.ledger_url)
             thread = threading.Thread(target=writer.run, args=[3600.0], name="writer")
             thread.start()
@@ -143,6 +142,17 @@ class IngestSite:
         """What Spark reads. `{db}` is the database."""
         found = self.spark.sql(query.format(db=f"{CATALOG}.{DATABASE}"))
         return [row.asDict() for row in found.collect()]
+
+    def count_rows(self, table: str) -> int:
+        """As the table's newest snapshot says: quicker than a scan."""
+        snapshot = self.tables().load(DATABASE, table).current_snapshot()
+        assert snapshot is not None
+        assert snapshot.summary is not None
+        return int(snapshot.summary["total-records"] or 0)
+
+    def await_empty_queue(self) -> None:
+        waiting = "SELECT 1 FROM ingest_ledger WHERE state IN ('staged', 'writing')"
+        wait_for(lambda: not self.rows(waiting) or None, "something still waits")
 
     def data_files(self, table: str) -> set[Path]:
         return set((self.stack.catalog.warehouse / DATABASE / table).rglob("data/**/*.parquet"))

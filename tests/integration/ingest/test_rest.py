@@ -6,12 +6,15 @@ import gzip
 import hashlib
 import json
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import requests
 import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from support.ingest import DATABASE, Door, IngestSite, ndjson, new_key, new_table
 
@@ -364,3 +367,47 @@ def test_the_snapshot_names_its_keys(door: Door, site: IngestSite) -> None:
     assert key in json.loads(dict(row["summary"])["moraine.ingest.keys"])
     (kept,) = site.rows("SELECT fingerprint FROM ingest_ledger WHERE key = %s", key)
     assert kept["fingerprint"] == hashlib.sha256(b'{"message": "m"}\n').hexdigest()
+
+
+# --- Anything at all ------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_no_body_makes_the_door_fail_or_commits_in_part(
+    fuzzed: tuple[Door, IngestSite, str], data: st.DataObject
+) -> None:
+    door, site, table = fuzzed
+    good = ndjson([{"message": f"m{n}", "n": n, "deep": {"a": [n]}} for n in range(4)])
+    body = bytearray(good)
+    for _ in range(data.draw(st.integers(0, 4))):
+        place = data.draw(st.integers(0, len(body)))
+        body[place : place + data.draw(st.integers(0, 3))] = data.draw(
+            st.one_of(st.binary(max_size=6), st.sampled_from(SALT))
+        )
+    encoding = data.draw(st.sampled_from(["", "gzip", "zstd", "plain lie"]))
+    sent = {
+        "": bytes(body),
+        "gzip": gzip.compress(bytes(body)),
+        "zstd": zstandard.ZstdCompressor().compress(bytes(body)),
+        "plain lie": bytes(body),
+    }[encoding]
+    headers = {"Content_Encoding": "gzip" if encoding == "plain lie" else encoding or "identity"}
+    before = site.count_rows(table)
+
+    answer = door.send(table, sent, **headers)
+
+    assert answer.status_code in (200, 400), answer.text
+    written = site.count_rows(table) - before
+    assert written == (answer.json()["rows_ingested"] if answer.status_code == 200 else 0)
+
+
+SALT = [b"\n", b"{", b"}", b'"', b"NaN", b"1e999", b"\\ud800", b"\xff", b"\x00", b"[" * 300, b"{}"]
+
+
+@pytest.fixture(scope="module")
+def fuzzed(site: IngestSite, running_writer: None) -> Iterator[tuple[Door, IngestSite, str]]:
+    table = new_table()
+    with site.api() as door:
+        acknowledged(door.send(table, [{"message": "first"}]))
+        yield door, site, table

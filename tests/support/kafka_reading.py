@@ -71,7 +71,8 @@ class Topic:
 
     @contextlib.contextmanager
     def reader(self, **changes: str) -> Iterator[TopicReader]:
-        """A reader in this process. Whoever uses it keeps the leases short."""
+        """A reader in this process. Nobody renews its leases: they are long."""
+        changes = {"writer__lease": "120s", **changes}
         ingest = self.site.settings(**self.settings(**changes)).ingest
         kafka = ingest.kafka
         with open_pool(self.site.ledger_url, size=2) as pool:
@@ -80,9 +81,7 @@ class Topic:
                 ingest,
                 self.site.tables(),
                 BrokerClient(kafka.bootstrap_servers, kafka.plain_properties),
-                WriterLedger(
-                    pool, "test", lease=ingest.writer.lease, lifetime=ingest.lifetime
-                ),
+                WriterLedger(pool, "test", lease=ingest.writer.lease, lifetime=ingest.lifetime),
                 KeeperLedger(pool),
                 lambda: self.site.spark,
             )
@@ -113,8 +112,7 @@ class Topic:
             "ORDER BY partition, offset"
         )
         return [
-            {**row, "value": None if row["value"] is None else bytes(row["value"])}
-            for row in found
+            {**row, "value": None if row["value"] is None else bytes(row["value"])} for row in found
         ]
 
     def lags(self) -> dict[int, int]:

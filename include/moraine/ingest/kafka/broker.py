@@ -18,7 +18,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from moraine.errors import TransientError
+from moraine.errors import FinalError, TransientError
 from moraine.ingest.kafka.clients import for_librdkafka
 from moraine.ingest.kafka.offsets import Offsets, Position
 
@@ -34,6 +34,13 @@ class BrokerUnavailable(TransientError):
 
     code = "KAFKA_UNAVAILABLE"
     http_status = 502
+
+
+class PropertiesRefused(FinalError):
+    """The Kafka client refuses what ingest.kafka.properties has."""
+
+    code = "KAFKA_PROPERTIES_REFUSED"
+    http_status = 500
 
 
 class MessagesMissing(TransientError):
@@ -56,7 +63,15 @@ class Broker:
     """Asks for offsets. Messages are read by Spark; nobody joins a consumer group."""
 
     def __init__(self, servers: str, properties: Mapping[str, str]) -> None:
-        self._admin = AdminClient({**for_librdkafka(properties), "bootstrap.servers": servers})
+        given = for_librdkafka(properties)
+        try:
+            self._admin = AdminClient({**given, "bootstrap.servers": servers})
+        except KafkaException as error:
+            # Its own words have the value, which may be a secret.
+            named = [name for name in given if f'"{name}"' in str(error)]
+            raise PropertiesRefused(
+                f"The Kafka client refuses a property: {', '.join(named) or 'which, is not said'}."
+            ) from None
 
     def bounds(self, topic: str) -> Bounds:
         try:

@@ -8,7 +8,9 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import timedelta
 from subprocess import Popen
 from typing import Any
 
@@ -16,6 +18,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from moraine.ingest.kafka.broker import Broker as BrokerClient
 from moraine.ingest.kafka.reader import TopicReader
+from moraine.ingest.kafka.service import KafkaReader
 from moraine.ingest.ledger import KeeperLedger, WriterLedger
 from moraine.tasks.store import open_pool
 from support.ingest import DATABASE, IngestSite
@@ -90,6 +93,24 @@ class Topic:
         """Read what is there; how many messages that were."""
         with self.reader(**changes) as reader:
             return sum(iter(reader.read_next, 0))
+
+    @contextlib.contextmanager
+    def running_reader(self, **changes: str) -> Iterator[KafkaReader]:
+        """A reader in this process that does not stop by itself."""
+        with self.reader(writer__lease="3s", **changes) as reader:
+            running = KafkaReader(
+                {self.name: reader},
+                reader._ledger,
+                poll_interval=timedelta(seconds=0.2),
+                lease=timedelta(seconds=3),
+            )
+            with ThreadPoolExecutor(1) as pool:
+                done = pool.submit(running.run, 3600)
+                try:
+                    yield running
+                finally:
+                    running.stop()
+                done.result(60)
 
     @contextlib.contextmanager
     def reader_process(self, **changes: str) -> Iterator[Popen[bytes]]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
+from moraine.ingest.kafka import broker
+from moraine.ingest.kafka.broker import Broker, BrokerUnavailable, PropertiesRefused
 from moraine.ingest.kafka.clients import for_java, for_librdkafka
 
 SASL = {
@@ -73,3 +76,17 @@ def test_librdkafka_takes_what_is_left_for_it() -> None:
             **for_librdkafka({**SASL, "sasl.jaas.config": "x", "ssl.keystore.type": "PEM"}),
         }
     )
+
+
+def test_a_broker_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker, "_TIMEOUT", 0.2)
+    with pytest.raises(BrokerUnavailable):
+        Broker("127.0.0.1:1", {"log_level": "0"}).bounds("events")
+
+
+def test_a_property_that_is_refused_is_named_without_its_value() -> None:
+    for given in ({"security.protocol": "secret"}, {"no.such": "secret"}):
+        with pytest.raises(PropertiesRefused) as refused:
+            Broker("127.0.0.1:1", given)
+        assert next(iter(given)) in str(refused.value)
+        assert "secret" not in f"{refused.value!r} {refused.value.details}"

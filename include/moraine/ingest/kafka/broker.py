@@ -23,6 +23,8 @@ from moraine.ingest.kafka.clients import for_librdkafka
 from moraine.ingest.kafka.offsets import Offsets, Position
 
 _TIMEOUT = 10.0
+# So that a broker that comes back is found soon.
+_RECONNECT = {"reconnect.backoff.max.ms": "1000"}
 _FIRST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _END: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -65,7 +67,7 @@ class Broker:
     def __init__(self, servers: str, properties: Mapping[str, str]) -> None:
         given = for_librdkafka(properties)
         try:
-            self._admin = AdminClient({**given, "bootstrap.servers": servers})
+            self._admin = AdminClient({**_RECONNECT, **given, "bootstrap.servers": servers})
         except KafkaException as error:
             # Its own words have the value, which may be a secret.
             named = [name for name in given if f'"{name}"' in str(error)]

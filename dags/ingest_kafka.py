@@ -6,8 +6,8 @@ table's snapshot takes the rows together with the offsets that come next. So eve
 table once, whatever is killed. Messages that do not fit the table are in the table of dead letters
 beside it, with topic, partition, offset, error and bytes.
 
-A run ends by itself after `ingest.kafka.run-duration`; the next one begins at once. Two at once are
-harmless.
+A run ends by itself after `ingest.kafka.run-duration`; the next one begins within ten seconds. Two
+at once are harmless.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from moraine.settings import get_settings
 
 @dag(
     doc_md=__doc__,
-    schedule="@continuous" if get_settings().ingest.kafka.enabled else None,
+    schedule=timedelta(seconds=10) if get_settings().ingest.kafka.enabled else None,
     catchup=False,
     max_active_runs=1,
     is_paused_upon_creation=False,

@@ -7,6 +7,7 @@ ledger comes from MORAINE_LEDGER__URL, the catalog from the settings.
 """
 
 import argparse
+import os
 
 from pyspark.sql import SparkSession
 
@@ -22,7 +23,13 @@ def main() -> None:
     log.configure()
     spark = SparkSession.builder.appName(f"moraine {arguments.name}").getOrCreate()
     try:
-        write_ingested(lambda: spark, get_settings().ledger.url.get_secret_value())
+        submitter = os.getppid()
+        write_ingested(
+            lambda: spark,
+            get_settings().ledger.url.get_secret_value(),
+            # Spark goes with the process that submitted this one.
+            is_over=lambda: os.getppid() != submitter,
+        )
     finally:
         spark.stop()
 

@@ -69,6 +69,7 @@ _STACKS = (
     ("stores", "tests/integration/gateway/test_engines"),
     ("stores", "tests/integration/purge/"),
     ("stores", "tests/integration/stores/"),
+    ("stores", "tests/integration/ingest/test_filedrop"),
     ("stores", "tests/contract/test_storage"),
     ("gateway", "tests/integration/gateway/"),
     ("catalog", "tests/integration/catalog/"),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import SecretStr
 
-from moraine.catalog.connections import with_connections
+from moraine.catalog.connections import storage_properties_of, with_connections
 from moraine.dag_runs import AirflowSession, DagRuns
 from moraine.idempotency.store import RecordStore, open_async_pool
 from moraine.operations import OPERATIONS
@@ -38,6 +38,7 @@ SPARK = "moraine_spark"
 AIRFLOW = "moraine_airflow"
 CATALOG = "moraine_catalog_"
 STORAGE = "moraine_storage_"
+FILEDROP = "moraine_filedrop_"
 
 # Airflow has no connections with other names.
 _CONNECTION_NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -112,8 +113,14 @@ def forget_expired_keys(url: str | None = None) -> int:
     return _with_records(url or _ledger_url(), settings, run)
 
 
-def write_ingested(session: Callable[[], SparkSession], ledger_url: str | None = None) -> int:
-    """Write what the doors take in, for as long as a run may last. How many requests that were."""
+def write_ingested(
+    session: Callable[[], SparkSession],
+    ledger_url: str | None = None,
+    *,
+    is_over: Callable[[], bool] = lambda: False,
+) -> int:
+    """Write what the doors take in, for as long as a run may last, or until it is over. How many
+    requests that were."""
     from moraine.ingest.batches import BatchWriter
     from moraine.ingest.ledger import WriterLedger
     from moraine.ingest.tables import IngestTables
@@ -130,7 +137,7 @@ def write_ingested(session: Callable[[], SparkSession], ledger_url: str | None =
         batches = BatchWriter(ingest, ledger, IngestTables(name, catalog), functools.cache(session))
         writer = Writer(ingest.writer, ledger, batches, url)
         with _stopped_by_signals(writer.stop):
-            return writer.run(ingest.writer.run_duration.total_seconds())
+            return writer.run(ingest.writer.run_duration.total_seconds(), is_over)
 
 
 @contextmanager
@@ -191,6 +198,23 @@ def forget_ingested_keys(url: str | None = None) -> int:
         needed = keeper.waiting_files()
     remove_left_over(settings.workspace, needed, ingest.lifetime + ingest.grace)
     return removed
+
+
+def watch_drops() -> dict[str, int] | None:
+    """For Dags: take dropped files. How many went which way; None if no prefix is watched."""
+    settings = get_settings()
+    if not settings.ingest.enabled or not settings.ingest.filedrop.prefixes:
+        return None
+    from moraine.ingest.filedrop.running import watch
+
+    return asyncio.run(watch(_ledger_url(), settings, _prefix_storage))
+
+
+def _prefix_storage(name: str) -> dict[str, str]:
+    """What opens a watched prefix, with what its Airflow connection says."""
+    properties = get_settings().ingest.filedrop.prefixes[name].storage_properties
+    found = _connection(f"{FILEDROP}{name}") if _CONNECTION_NAME.fullmatch(name) else None
+    return {**properties, **(storage_properties_of(found) if found else {})}
 
 
 def _with_records(

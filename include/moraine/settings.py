@@ -381,6 +381,43 @@ class KafkaSettings(Section):
         return {name: value.get_secret_value() for name, value in self.properties.items()}
 
 
+class PrefixSettings(Section):
+    """A folder that is watched for `DATABASE/TABLE/FILE`.
+
+    `storage` has the FileIO properties that open it. In Dags, the connection
+    `moraine_filedrop_NAME` comes first.
+    """
+
+    location: str = Field(min_length=1, pattern=r"[^/:]", description="The folder")
+    storage: Properties = {}
+    settle: Duration = Field(
+        timedelta(seconds=10), description="So long a file must stay as it is before it is taken"
+    )
+    after: Literal["keep", "delete", "move"] = Field(
+        "keep", description="What becomes of a file that is in its table"
+    )
+    done: str = Field("", description="Where `move` puts it; by default _done in the location")
+    failed: str = Field("", description="Where bad files go; by default _failed in the location")
+    auto_create: bool = True
+    schema_evolve: bool = True
+
+    @property
+    def storage_properties(self) -> dict[str, str]:
+        """With their secrets: not to be logged."""
+        return {name: value.get_secret_value() for name, value in self.storage.items()}
+
+
+class FileDropSettings(Section):
+    """Files that become rows."""
+
+    prefixes: dict[str, PrefixSettings] = {}
+    max_file_bytes: int = Field(1 << 30, ge=1, description="Also once it is unpacked")
+    files_at_once: int = Field(4, ge=1, le=64)
+    run_duration: Duration = Field(
+        timedelta(minutes=1), description="So long a run waits for what it found to be done"
+    )
+
+
 class IngestSettings(Section):
     """Bytes that become rows, through any door."""
 
@@ -396,6 +433,7 @@ class IngestSettings(Section):
     schema_evolve: bool = Field(True, description="Make columns on first sight, if nobody says")
     new_columns: int = Field(32, ge=0, description="Made for one request at most")
     rest: IngestRestSettings = IngestRestSettings()
+    filedrop: FileDropSettings = FileDropSettings()
     writer: IngestWriterSettings = IngestWriterSettings()
     kafka: KafkaSettings = KafkaSettings()
     otlp: OtlpSettings = OtlpSettings()

@@ -61,15 +61,33 @@ def _misplaced(path: str, name: str, above: str) -> ValueError:
     )
 
 
+# What users name themselves.
+_NAMED = (("catalogs",), ("ingest", "filedrop", "prefixes"))
+
+
 def with_names_of(file: Mapping[str, Any], environment: dict[str, Any]) -> dict[str, Any]:
-    """Call catalogs as the file does: the environment knows neither upper case nor hyphens."""
-    named = list(file.get("catalogs", {}))
-    catalogs: dict[str, Any] = {}
-    for key, value in environment.get("catalogs", {}).items():
-        alike = [name for name in named if _folded(name) == _folded(key)]
-        name = alike[0] if key not in named and len(alike) == 1 else key
-        catalogs[name] = _merged(catalogs.get(name, {}), value)
-    return {**environment, "catalogs": catalogs} if catalogs else environment
+    """Call catalogs and watched folders as the file does: the environment knows neither upper
+    case nor hyphens."""
+    for path in _NAMED:
+        environment = _renamed(path, file, environment)
+    return environment
+
+
+def _renamed(
+    path: tuple[str, ...], file: Mapping[str, Any], environment: Mapping[str, Any]
+) -> dict[str, Any]:
+    section, *below = path
+    theirs, given = file.get(section, {}), environment.get(section)
+    if not isinstance(given, Mapping) or not isinstance(theirs, Mapping):
+        return dict(environment)
+    if below:
+        return {**environment, section: _renamed(tuple(below), theirs, given)}
+    renamed: dict[str, Any] = {}
+    for key, value in given.items():
+        alike = [name for name in theirs if _folded(name) == _folded(key)]
+        name = alike[0] if key not in theirs and len(alike) == 1 else key
+        renamed[name] = _merged(renamed.get(name, {}), value)
+    return {**environment, section: renamed}
 
 
 def _folded(name: str) -> str:

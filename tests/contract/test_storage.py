@@ -207,6 +207,78 @@ def test_one_call_serves_many_stores(seaweedfs: SeaweedFS, bucket: str, tmp_path
     assert places[0].storage.remaining(paths) == []
 
 
+# --- Files that are dropped, read and moved --------------------------------------------------
+
+
+def test_a_folder_lists_what_is_below_it(place: Place) -> None:
+    names = [*NAMES, "data/p=1/deep/er", "data-2/x"]
+    place.put(*names, content=b"four")
+
+    found = [file for page in place.storage.files_below(f"{place.base}/") for file in page]
+
+    assert {file.location for file in found} == {f"{place.base}/{name}" for name in names}
+    assert {file.size for file in found} == {4}
+    assert found == [place.storage.look(file.location) for file in found], "one version, two ways"
+    below = [f.location for page in place.storage.files_below(f"{place.base}/data") for f in page]
+    assert sorted(below) == [
+        f"{place.base}/data/p=1/{name}" for name in ("00000-1.parquet", "deep/er")
+    ]
+    assert place.storage.folders_in(place.base) == ["data", "data-2", "ünïcödé"]
+
+
+def test_there_is_nothing_in_a_folder_that_is_not_there(place: Place) -> None:
+    assert place.storage.folders_in(f"{place.base}/none") == []
+    assert list(place.storage.files_below(f"{place.base}/none")) == []
+    assert place.storage.look(f"{place.base}/none/x") is None
+    assert list(place.storage.chunks(f"{place.base}/none/x", 10)) == []
+
+
+def test_a_listing_has_pages(place: Place) -> None:
+    place.put(*(f"data/{number}" for number in range(1100)))
+    pages = list(place.storage.files_below(place.base))
+    assert max(map(len, pages)) <= 1000
+    assert len({file.location for page in pages for file in page}) == 1100
+
+
+def test_a_file_that_is_written_again_has_another_version(place: Place) -> None:
+    [location] = place.put("x", content=b"old")
+    before = place.storage.look(location)
+    place.storage.write(location, b"new")
+    after = place.storage.look(location)
+    assert before is not None
+    assert after is not None
+    assert before.version != after.version
+    assert place.storage.read(location) == b"new"
+
+
+def test_a_file_is_read_part_by_part(place: Place) -> None:
+    content = os.urandom(100_001)
+    [location] = place.put("x", content=content)
+    parts = list(place.storage.chunks(location, len(content), chunk_bytes=40_000))
+    assert b"".join(parts) == content
+    assert max(map(len, parts)) <= 40_000
+    assert b"".join(place.storage.chunks(location, 50_000, chunk_bytes=40_000)) == content[:50_000]
+
+
+def test_a_file_is_moved_in_place_of_another(place: Place) -> None:
+    [source, target] = place.put("new/a b%20c", "x")
+    place.put("new/a b%20c", content=b"moved")
+    assert place.storage.move(source, target)
+    assert place.storage.read(target) == b"moved"
+    assert place.storage.move(target, f"{place.base}/_done/p=1/ünï")
+    assert place.names() == {"_done/p=1/ünï"}
+    assert not place.storage.move(source, target), "it is gone"
+    assert place.names() == {"_done/p=1/ünï"}
+
+
+def test_a_small_file_is_written(place: Place) -> None:
+    location = f"{place.base}/_failed/a/b.error.json"
+    place.storage.write(location, b"{}")
+    place.storage.write(location, b"[]")
+    assert place.storage.read(location) == b"[]"
+    assert place.names() == {"_failed/a/b.error.json"}
+
+
 # --- The local disk alone -------------------------------------------------------------------
 
 
@@ -271,6 +343,23 @@ def test_a_disk_that_fails_is_asked_again(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "unlink", shaky)
     assert place.storage.delete(paths) == [DELETED] * 2
     assert place.names() == set()
+
+
+def test_links_and_names_that_are_no_text_are_not_listed(tmp_path: Path) -> None:
+    place = DiskPlace(tmp_path)
+    place.put("a/file")
+    (tmp_path / "a" / "link").symlink_to(tmp_path / "a" / "file")
+    (tmp_path / "folder").symlink_to(tmp_path / "a")
+    (tmp_path / "a" / os.fsdecode(b"\xff.ndjson")).touch()
+    os.mkfifo(tmp_path / "a" / "pipe")
+
+    found = [file.location for page in place.storage.files_below(place.base) for file in page]
+
+    assert found == [f"{place.base}/a/file"]
+    assert place.storage.folders_in(place.base) == ["a"]
+    assert place.storage.look(f"{place.base}/a/link") is None
+    with pytest.raises(StorageRefused):
+        list(place.storage.chunks(f"{place.base}/a/link", 1))
 
 
 # --- S3 alone -------------------------------------------------------------------------------

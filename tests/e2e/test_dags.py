@@ -18,7 +18,13 @@ from moraine.tasks.model import Status, Task
 from moraine.tasks.service import Submission
 from support.platform import Platform
 
-DAGS = {"table_purge", "task_sweep", "ledger_cleanup", "idempotency_reconcile"}
+DAGS = {
+    "idempotency_reconcile",
+    "ingest_filedrop",
+    "ledger_cleanup",
+    "table_purge",
+    "task_sweep",
+}
 # What costs time to import and is of use only to a running task.
 _HEAVY = {"fastapi", "moraine.runtime", "numpy", "pandas", "pyarrow", "pyspark", "requests"}
 _IMPORTED = """

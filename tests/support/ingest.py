@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -60,6 +61,7 @@ class IngestSite:
         return {
             **self.stack.environment(),
             **jwt,
+            "MORAINE_INGEST__OTLP__GRPC_PORT": "0",
             "MORAINE_WORKSPACE": (self.folder / "workspace").as_uri(),
             "MORAINE_INGEST__WRITER__LEASE": "3s",
             "MORAINE_FAILPOINTS": str(self.failpoints.folder),
@@ -133,6 +135,10 @@ class IngestSite:
         with psycopg.connect(self.ledger_url, row_factory=dict_row) as connection:
             return connection.execute(query, parameters).fetchall()  # type: ignore[arg-type]
 
+    def rows_changed(self, statement: str, *parameters: Any) -> None:
+        with psycopg.connect(self.ledger_url) as connection:
+            connection.execute(statement, parameters)  # type: ignore[arg-type]
+
     def select(self, query: str) -> list[Json]:
         """What Spark reads. `{db}` is the database."""
         found = self.spark.sql(query.format(db=f"{CATALOG}.{DATABASE}"))
@@ -185,6 +191,11 @@ class Door:
     def call(self, method: str, path: str, **options: Any) -> requests.Response:
         headers = {"Authorization": f"Bearer {self.token}"}
         return requests.request(method, f"{self.url}{path}", headers=headers, timeout=30, **options)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def ndjson(rows: list[Json]) -> bytes:

@@ -263,7 +263,7 @@ def test_ports_are_those_of_the_stack() -> None:
         "postgres": {ports.postgres},
         "polaris": {ports.catalog},
         "spark-connect": {ports.spark, ports.spark_ui},
-        "api-server": {ports.airflow},
+        "api-server": {ports.airflow, ports.otlp},
     }
     published = {
         name: {int(port.split(":")[1]) for port in service["ports"]}

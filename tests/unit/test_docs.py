@@ -20,8 +20,9 @@ from pydantic.fields import FieldInfo
 import moraine
 from moraine.api import errors as api_errors
 from moraine.api.app import MOUNT_PATH, create_app
-from moraine.api.metrics import _Gateway, _Totals
+from moraine.api.metrics import _Gateway, _Ingest, _Totals
 from moraine.errors import MoraineError
+from moraine.ingest.ledger import Backlog
 from moraine.settings import RetrySettings, Settings
 from moraine.tasks.model import TRANSITIONS, Status
 
@@ -144,7 +145,8 @@ def test_every_error_code_is_documented_with_its_status() -> None:
     expected = {
         error.code: str(error.http_status)
         for error in all_errors()
-        if not error.__module__.startswith("moraine.gateway")  # it answers in Iceberg's form
+        # They answer in forms of their own.
+        if not error.__module__.startswith(("moraine.gateway", "moraine.ingest"))
     }
     expected |= {code: str(status) for status, code in api_errors._CODES.items()}
     expected["HTTP_ERROR"] = "any other"
@@ -153,6 +155,22 @@ def test_every_error_code_is_documented_with_its_status() -> None:
         cells[0].strip("`"): cells[1]
         for cells in rows(text)
         if re.fullmatch(r"`[A-Z_]+`", cells[0])
+    }
+    assert documented == expected
+
+
+def test_every_error_code_of_ingest_is_documented_with_its_status() -> None:
+    import_everything()
+    expected = {
+        error.code: str(error.http_status)
+        for error in all_errors()
+        if error.__module__.startswith("moraine.ingest") and error.code.islower()
+    }
+    text = read("docs/ingest.md").split("\n### Errors")[1].split("\n## ")[0]
+    documented = {
+        cells[0].strip("`"): cells[1]
+        for cells in rows(text)
+        if re.fullmatch(r"`[a-z_]+`", cells[0])
     }
     assert documented == expected
 
@@ -217,7 +235,11 @@ def test_every_metric_is_documented() -> None:
             ("tasks", "seconds", "attempts", "lease_losses", "files_deleted", "bytes_deleted"), 1
         ),
     }
-    families: list[Metric] = [*_Totals([row], 0.0).collect(), *_Gateway({}, 0).collect()]
+    families: list[Metric] = [
+        *_Totals([row], 0.0).collect(),
+        *_Gateway({}, 0).collect(),
+        *_Ingest([], [], [], Backlog(0, 0, 0.0)).collect(),
+    ]
     names = {f.name + ("_total" if f.type == "counter" else "") for f in families}
     table = read("docs/operations.md").split("## Watch")[1].split("## Back up")[0]
     documented = {

@@ -63,6 +63,8 @@ class Batch:
     bytes: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     files: list[DataFile] = field(default_factory=list)
     errors: dict[int, dict[str, Any]] = field(default_factory=dict)
+    expected: list[str] = field(default_factory=list)
+    """Where its files are, should it be killed before it knows better."""
     unused: list[DataFile] = field(default_factory=list)
     """Files of requests that were refused."""
     given_up: bool = False
@@ -133,6 +135,12 @@ class BatchWriter:
             self._ledger.release(batch.id, blamed=blamed)
             if not batch.given_up:
                 self._ledger.close(batch.id)
+
+    def interrupt(self, batches: Iterable[UUID]) -> None:
+        """Stop what the jobs of lost batches still write."""
+        for batch in batches:
+            with telling_apart():
+                self._session().interruptTag(job_tag(batch))
 
     def _open(self, batch: Batch) -> Table | None:
         """The table; made now if a request wants that. Without it, all of them are refused."""
@@ -211,6 +219,11 @@ class BatchWriter:
     def _run(self, batch: Batch, table: Table, units: Sequence[Unit]) -> dict[int, list[str]]:
         """Write the units; which fields of which requests should have columns first."""
         order = order_for(batch.id, table)
+        batch.expected += [
+            executor.expected_file(order.metadata, batch.id, unit.number) for unit in units
+        ]
+        if not self._ledger.hold(batch.id, batch.expected):
+            raise Lost
         results = run_on_spark(self._session(), order, units)
         failpoint("ingest.written")
         unknown: dict[int, list[str]] = defaultdict(list)
@@ -295,7 +308,8 @@ class BatchWriter:
         table's history short."""
         lost = self._ledger.lost_files(batch.database, batch.table, begun)
         for id, paths in lost.items():
-            remove_leftovers(table, id, paths)
+            # Those of partitions are not where they were expected.
+            remove_leftovers(table, id, paths if table.spec().is_unpartitioned() else ())
             self._ledger.close(id)
         expire_old_snapshots(
             table,
@@ -338,11 +352,20 @@ def order_for(batch: UUID, table: Table) -> Order:
     )
 
 
+def job_tag(batch: UUID) -> str:
+    return f"moraine-ingest-{batch}"
+
+
 def run_on_spark(spark: SparkSession, order: Order, units: Sequence[Unit]) -> list[UnitResult]:
     packed = pa.table({"unit": pa.array([pickle.dumps(unit) for unit in units], pa.binary())})
     function = partial(executor.work_in_spark, order)
     with telling_apart():
-        rows = spark.createDataFrame(packed).mapInArrow(function, executor.RESULT_DDL).collect()
+        spark.addTag(job_tag(order.batch))
+        try:
+            frame = spark.createDataFrame(packed).mapInArrow(function, executor.RESULT_DDL)
+            rows = frame.collect()
+        finally:
+            spark.removeTag(job_tag(order.batch))
     return [pickle.loads(bytes(row.result)) for row in rows]  # noqa: S301 - our own executors'
 
 

@@ -44,6 +44,13 @@ class InvalidColumn(IngestError):
     http_status = 400
 
 
+class InvalidName(IngestError):
+    """A database or a table cannot be called that."""
+
+    code = "invalid_name"
+    http_status = 400
+
+
 class NoSuchTable(IngestError):
     """There is no such table; make it first, or send X-Auto-Create: true."""
 

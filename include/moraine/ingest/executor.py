@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
+from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 
 from moraine.ingest.coercion import LineRejected, arrow_type, coerce
@@ -104,6 +105,14 @@ def write_unit(order: Order, unit: Unit) -> UnitResult:
     if tables:
         files = write_files(order, pa.concat_tables(tables), unit.number)
     return UnitResult(unit.number, results, files)
+
+
+def expected_file(metadata: TableMetadata, batch: UUID, unit: int) -> str:
+    """Where a unit's rows go: known before they are written, so that they can be found again by
+    whoever comes after a writer that was killed. Partitions have paths of their own."""
+    locations = load_location_provider(metadata.location, metadata.properties)
+    name = f"00000-{unit * _FILES_PER_UNIT}-{batch}.parquet"
+    return str(locations.new_data_location(name))
 
 
 def write_files(order: Order, rows: pa.Table, unit: int) -> list[DataFile]:

@@ -220,9 +220,9 @@ class WriterLedger:
         """Nobody knows whether the batch was committed: let another find out."""
         self._queries.run("give_up_batch", batch=batch)
 
-    def lose_silent(self) -> int:
-        """Take apart batches whose writer is silent. How many there were."""
-        return len(self._queries.run("lose_batches"))
+    def lose_silent(self) -> list[UUID]:
+        """Take apart batches whose writer is silent. Which they were."""
+        return [row["batch"] for row in self._queries.run("lose_batches")]
 
     def lost_files(self, database: str, table: str, before: datetime) -> dict[UUID, list[str]]:
         """Files of lost batches, which nobody can commit after a commit that came later."""

@@ -5,7 +5,7 @@ Their names have the batch's id, so they are found even if nobody lived to write
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from pyarrow.fs import FileSelector
@@ -18,16 +18,17 @@ from moraine.log import get_logger
 log = get_logger(__name__)
 
 
-def remove_leftovers(table: Table, batch: UUID, known: Iterable[str] = ()) -> None:
+def remove_leftovers(table: Table, batch: UUID, known: Sequence[str] = ()) -> None:
     """Remove a lost batch's files, unless it was committed after all. `table` is as it was after
     a commit of somebody else: since then the batch cannot be committed any more.
 
-    Whether a file belongs to the table is asked of its manifests: the snapshot that named the batch
-    may be expired by now.
+    `known` are its files, if somebody wrote them down; else they are looked for. Whether a file
+    belongs to the table is asked of its manifests: the snapshot that named the batch may be expired
+    by now.
     """
     if str(batch) in batches_in(table):
         return
-    paths = {*known, *_written_by(table, batch)}
+    paths = set(known) or _written_by(table, batch)
     if paths:
         delete_files(table, paths - _referenced(table, paths))
 

@@ -106,7 +106,8 @@ WHERE batch = ANY(%(batches)s) AND NOT lost RETURNING batch
 -- name: hold
 -- Whether the batch is still its writer's, and which files it is about to commit.
 UPDATE ingest_batches SET lease_expires_at = now() + %(lease)s, files = %(files)s
-WHERE batch = %(batch)s AND NOT lost RETURNING batch
+WHERE batch = %(batch)s AND NOT lost
+RETURNING batch, set_config('synchronous_commit', 'off', true)
 
 -- name: finalize
 -- It need not reach the disk before the answer goes out: were it lost with the database, the next
@@ -214,10 +215,13 @@ WHERE state IN ('staged', 'writing') AND database_name = %(database)s AND table_
   AND reserved_at < %(before)s
 
 -- name: remove_expired
+-- A dropped file that nobody has looked at since it was taken is still to learn its outcome.
 DELETE FROM ingest_ledger WHERE key IN (
     SELECT key FROM ingest_ledger
-    WHERE expires_at <= now() - %(grace)s
-       OR (state = 'receiving' AND lease_expires_at <= now() - %(lifetime)s - %(grace)s)
+    WHERE (expires_at <= now() - %(grace)s
+           OR (state = 'receiving' AND lease_expires_at <= now() - %(lifetime)s - %(grace)s))
+      AND NOT EXISTS (SELECT FROM ingest_files
+                      WHERE ingest_files.key = ingest_ledger.key AND ingest_files.state = 'taken')
     LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
 RETURNING key
 

@@ -28,6 +28,7 @@ from moraine.ingest.errors import (
 )
 from moraine.ingest.model import Arrival, State
 from moraine.ingest.model import Request as Taken
+from moraine.ingest.names import is_name
 from moraine.ingest.promotion import Promotion
 from moraine.ingest.schemas import columns_of
 from moraine.ingest.settled import rejection_of
@@ -35,7 +36,6 @@ from moraine.ingest.tables import IngestTables
 
 _MEDIA_TYPES = {"application/x-ndjson", "application/ndjson", "application/jsonl"}
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
-_NAME = re.compile(r"[^\x00-\x1f\x7f/\\\s.][^\x00-\x1f\x7f/\\.]{0,254}")
 _WORDS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -215,7 +215,7 @@ def _arrival(request: Request, context: Context) -> Arrival:
 
 def _check_name(what: str, *names: str) -> None:
     for name in names:
-        if not _NAME.fullmatch(name):
+        if not is_name(name):
             raise InvalidHeader(
                 f"That is no name of a {what}: 1 to 255 characters, none of them a slash, a dot "
                 "or a control character."

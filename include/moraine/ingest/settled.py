@@ -9,8 +9,6 @@ from moraine.ingest.model import Request
 class Refused(IngestError):
     """The request was refused, and nothing of it was written."""
 
-    http_status = 400
-
     def __init__(self, code: str, message: str, http_status: int) -> None:
         super().__init__(message)
         self.code = code  # type: ignore[misc]
@@ -25,4 +23,4 @@ def rejection_of(request: Request) -> Refused:
 
 def _status_of(code: str) -> int:
     known = {kind.code: kind.http_status for kind in IngestError.__subclasses__()}
-    return known.get(code, Refused.http_status)
+    return known.get(code, 400)

@@ -52,8 +52,8 @@ class Writer:
         self._stop.set()
         self._wake.set()
 
-    def run(self, seconds: float) -> int:
-        """Write for so long, or until stopped. How many requests were settled.
+    def run(self, seconds: float, is_over: Callable[[], bool] = lambda: False) -> int:
+        """Write for so long, or until stopped or over. How many requests were settled.
 
         Raises SparkUnavailable when Spark went away: what it had under way waits again.
         """
@@ -63,7 +63,7 @@ class Writer:
             self._background(self._beat),
             ThreadPoolExecutor(self._settings.tables_at_once, "ingest") as pool,
         ):
-            while not self._stop.is_set() and time.monotonic() < end:
+            while not self._stop.is_set() and time.monotonic() < end and not is_over():
                 self._wake.clear()
                 try:
                     self._start_what_waits(pool)
@@ -134,7 +134,8 @@ class Writer:
             try:
                 self._ledger.heartbeat(_copy(self._batches.active))
                 if lost := self._ledger.lose_silent():
-                    log.warning("ingest.batches.taken_over", batches=lost)
+                    log.warning("ingest.batches.taken_over", batches=len(lost))
+                    self._batches.interrupt(lost)
                     self._wake.set()
             except MoraineError as error:
                 log.warning("ingest.writer.pulse", error=error.code)

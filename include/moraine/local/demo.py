@@ -1,5 +1,5 @@
-"""The demo: one real table, purged from HTTP to Spark and back, on the embedded stack; and another
-one that is made and dropped through the gateway."""
+"""The demo: one real table, purged from HTTP to Spark and back, on the embedded stack; another one
+that is made and dropped through the gateway; and one that lines of JSON are written to."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from moraine.api.client import DelegationClient
 from moraine.catalog.client import RestCatalog
 from moraine.catalog.iceberg import IcebergCatalog
 from moraine.display import follow_progress, history_table, result_tables
+from moraine.local.demo_ingest import IngestDemo
 from moraine.local.progress import ProgressDisplay
 from moraine.local.samples import write_orders
 from moraine.local.stack import Stack
@@ -51,6 +52,8 @@ def run(console: Console) -> None:
         get_settings.cache_clear()
         _purge_a_table(console, stack)
         _use_the_gateway(console, stack)
+        _step(console, 7, "Ingest: lines of JSON become rows, once")
+        IngestDemo(console, stack).run()
     finally:
         if was_running:
             console.print("\nThe stack was running before, so it goes on.")

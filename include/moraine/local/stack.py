@@ -161,6 +161,11 @@ class Stack:
                 result.append(PartStatus(name, "lost" if pid else "stopped", pid, part.url))
         return result
 
+    @property
+    def drop_folder(self) -> Path:
+        """Files in DATABASE/TABLE below it become rows."""
+        return self.home / "drop"
+
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         """Every variable a process needs to use this stack. It holds secrets: do not log it."""
         return {
@@ -280,7 +285,7 @@ class Stack:
         return [name for name in self.parts if name in wanted]
 
     def _write_files(self) -> None:
-        for folder in ("run", "logs", "workspace", "warehouse"):
+        for folder in ("run", "logs", "workspace", "warehouse", "drop"):
             (self.home / folder).mkdir(exist_ok=True)
         own = {
             "realm": "demo",
@@ -288,6 +293,11 @@ class Stack:
             "airflow": {"url": self.airflow.url, "username": ADMIN},
             "catalogs": {"demo": {"uri": self.catalog.url}},
             "delegation": {"task": {"lease": {"lost-timeout-duration": "30s"}}},
+            "ingest": {
+                "filedrop": {
+                    "prefixes": {"drop": {"location": file_uri(self.drop_folder), "settle": "2s"}}
+                }
+            },
         }
         (self.home / "moraine.toml").write_text(render_settings(own, self._user_settings))
         (self.home / "stack.json").write_text(self.settings.model_dump_json(indent=2))

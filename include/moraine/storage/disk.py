@@ -134,7 +134,7 @@ def read_local(location: str) -> bytes | None:
         with open(to_path(location), "rb") as file:
             return file.read()
     except OSError as error:
-        _raise_unless_gone(location, error)
+        raise_unless_gone(location, error)
         return None
 
 
@@ -142,12 +142,16 @@ def size_local(location: str) -> int | None:
     try:
         return os.stat(to_path(location)).st_size
     except OSError as error:
-        _raise_unless_gone(location, error)
+        raise_unless_gone(location, error)
         return None
 
 
-def _raise_unless_gone(location: str, error: OSError) -> None:
-    if error.errno in _GONE:
-        return
+def raise_unless_gone(location: str, error: OSError | ValueError) -> None:
+    """A name that no file can have is one that is not there."""
+    if isinstance(error, OSError) and error.errno not in _GONE:
+        raise problem_with(location, error, "read") from error
+
+
+def problem_with(location: str, error: OSError, done: str) -> StorageRefused | StorageUnavailable:
     kind = StorageRefused if error.errno in _REFUSED else StorageUnavailable
-    raise kind(f"{location} could not be read: {error.strerror}.") from error
+    return kind(f"{location} could not be {done}: {error.strerror}.")

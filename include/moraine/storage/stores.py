@@ -15,6 +15,7 @@ from typing import TypeVar
 import obstore
 
 from moraine.errors import StorageRefused, StorageUnavailable
+from moraine.failpoints import failpoint
 from moraine.storage.clients import (
     Client,
     StorageLimits,
@@ -35,11 +36,20 @@ from moraine.storage.disk import (
     size_local,
     to_path,
 )
+from moraine.storage.listing import (
+    StoredFile,
+    folders_local,
+    list_local,
+    look_local,
+    object_version,
+)
 from moraine.storage.locations import parse_location
 from moraine.storage.outcomes import DELETED, MISSING, UNSENT, Failure, Outcome
 from moraine.storage.problems import Kind, Problem
+from moraine.storage.questions import Listing, bytes_of, copied_to, folders_of, range_of, size_of
 from moraine.storage.renewal import RenewedCredentials
 from moraine.storage.sending import Permits, Sender, Unsent
+from moraine.storage.writing import move_local, read_local_chunks, write_local
 
 __all__ = [
     "DELETED",
@@ -49,6 +59,7 @@ __all__ = [
     "Outcome",
     "Storage",
     "StorageLimits",
+    "StoredFile",
 ]
 
 T = TypeVar("T")
@@ -57,6 +68,7 @@ _UNADDRESSABLE = "the store's client cannot address a key with such a name"
 # A listing of up to 1,000 keys costs as much as a few questions for one.
 _WORTH_A_LISTING = 16
 _FEW_STRANGERS = 10_000
+_CHUNK_BYTES = 4 << 20
 
 
 @dataclass(slots=True)
@@ -110,13 +122,86 @@ class Storage:
         """The file's bytes, or None if there is no such file."""
         if is_local(location):
             return read_local(location)
-        return self._ask(location, _bytes_of)
+        return self._ask(location, bytes_of)
 
     def size(self, location: str) -> int | None:
         """The file's size, or None if there is no such file."""
         if is_local(location):
             return size_local(location)
-        return self._ask(location, _size_of)
+        return self._ask(location, size_of)
+
+    def look(self, location: str) -> StoredFile | None:
+        """The file's size and version, or None if there is no such file."""
+        if is_local(location):
+            return look_local(location)
+        meta = self._ask(location, obstore.head)
+        return StoredFile(location, meta["size"], object_version(meta)) if meta else None
+
+    def chunks(
+        self, location: str, size: int, *, chunk_bytes: int = _CHUNK_BYTES
+    ) -> Iterator[bytes]:
+        """The file's first bytes, so many, in parts; they end early if the file does or goes.
+
+        Each part is a request of its own, so that a large file outlasts no time limit.
+        """
+        if is_local(location):
+            yield from read_local_chunks(location, size, chunk_bytes)
+            return
+        for start in range(0, size, chunk_bytes):
+            end = min(start + chunk_bytes, size)
+            part = self._ask(location, partial(range_of, start=start, end=end))
+            if part is None:
+                return
+            yield part
+
+    def folders_in(self, location: str) -> list[str]:
+        """The names of the folders in a folder."""
+        if is_local(location):
+            return folders_local(location)
+        one, prefix = self._aim_at_folder(location)
+        found = self._demand("listed", one, lambda client, _key: folders_of(client, prefix))
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in found)
+
+    def files_below(self, location: str) -> Iterator[list[StoredFile]]:
+        """Pages of the files below a folder, in no order. There may be none of it."""
+        if is_local(location):
+            yield from list_local(location)
+            return
+        one, prefix = self._aim_at_folder(location)
+        listing = Listing(prefix)
+        base, cut = location.rstrip("/"), len(prefix) + bool(prefix)
+        while page := self._demand("listed", one, listing.next_page):
+            yield [
+                StoredFile(f"{base}/{meta['path'][cut:]}", meta["size"], object_version(meta))
+                for meta in page
+            ]
+
+    def write(self, location: str, content: bytes) -> None:
+        """Put a small file in place of what is there, if anything is."""
+        if is_local(location):
+            return write_local(location, content)
+        one = self._aim(location)
+        self._demand("written", one, lambda client, key: obstore.put(client, key, content))
+
+    def move(self, source: str, target: str) -> bool:
+        """Move a file within its store, in place of what is there. False if there is no such
+        file. Objects are copied and then deleted: stopped in between, both are there."""
+        if is_local(source) and is_local(target):
+            return move_local(source, target)
+        one = self._aim(source)
+        aimed = aim(parse_location(target))
+        if aimed is None or aimed[0] != one.target:
+            raise StorageRefused(f"{source} cannot be moved to another store.")
+        to = aimed[1]
+        copied = self._ask(source, lambda client, key: copied_to(client, key, to))
+        if not copied:
+            return False
+        failpoint("storage.copied")
+        [outcome] = self.delete([source])
+        if isinstance(outcome, Failure):
+            kind = StorageRefused if outcome.refused else StorageUnavailable
+            raise kind(f"{source} was copied but not deleted: {outcome.reason}.")
+        return True
 
     def remaining(self, locations: Sequence[str], permit: Callable[[], bool] = always) -> list[str]:
         """Which of these files are still there.
@@ -258,6 +343,19 @@ class Storage:
         answer = self._sender.send(act, permits, self._limits.head_concurrency)
         return None if isinstance(answer, Problem | Unsent) else answer
 
+    def _aim_at_folder(self, location: str) -> tuple[Batch, str]:
+        one = self._aim(f"{location.rstrip('/')}/name")
+        if one.target.folder:
+            raise StorageRefused(f"{location}: {_UNADDRESSABLE}.")
+        return one, one.keys[0].rpartition("/")[0]
+
+    def _demand(self, done: str, one: Batch, question: Callable[[Client, str], T]) -> T:
+        """As _ask, where nothing need be there."""
+        answer = self._put(question, one, Permits(always))
+        if isinstance(answer, Problem | Unsent):
+            raise _error_of(one.location, answer, done)
+        return answer
+
     def _ask(self, location: str, question: Callable[[Client, str], T]) -> T | None:
         permits = Permits(always)
         one = self._aim(location)
@@ -270,7 +368,7 @@ class Storage:
 
     def _is_there(self, location: str, permits: Permits) -> bool:
         one = self._aim(location)
-        answer = self._put(_size_of, one, permits)
+        answer = self._put(size_of, one, permits)
         if not isinstance(answer, Problem):
             return True
         gone = self._is_gone(one, answer, permits)
@@ -318,16 +416,10 @@ class Storage:
             return client
 
 
-def _error_of(location: str, answer: Problem | Unsent) -> StorageRefused | StorageUnavailable:
+def _error_of(
+    location: str, answer: Problem | Unsent, done: str = "read"
+) -> StorageRefused | StorageUnavailable:
     if isinstance(answer, Unsent):
-        return StorageUnavailable(f"{location} was not read.")
+        return StorageUnavailable(f"{location} was not {done}.")
     error = StorageRefused if is_final(answer) else StorageUnavailable
-    return error(f"{location} could not be read: {answer.reason}.")
-
-
-def _bytes_of(client: Client, key: str) -> bytes:
-    return bytes(obstore.get(client, key).bytes())
-
-
-def _size_of(client: Client, key: str) -> int:
-    return obstore.head(client, key)["size"]
+    return error(f"{location} could not be {done}: {answer.reason}.")

@@ -36,8 +36,14 @@ def subclasses(cls: type[MoraineError]) -> Iterator[type[MoraineError]]:
         yield from subclasses(sub)
 
 
-# Those of the client's side, of the embedded stack and of the gateway never reach a caller of it.
-ELSEWHERE = ("moraine.local", "moraine.api.client", "moraine.cli", "moraine.gateway")
+# Those of the client's side, of the embedded stack, the gateway and ingest never reach its callers.
+ELSEWHERE = (
+    "moraine.local",
+    "moraine.api.client",
+    "moraine.cli",
+    "moraine.gateway",
+    "moraine.ingest",
+)
 SERVED = [cls for cls in subclasses(MoraineError) if not cls.__module__.startswith(ELSEWHERE)]
 
 

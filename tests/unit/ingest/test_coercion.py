@@ -221,6 +221,7 @@ def test_the_line_is_right_in_whatever_piece_it_is(monkeypatch: pytest.MonkeyPat
         b'{"props":{"a":[1]},"id":1}\n{"props":null}\n{"props":"x"}',
         b'{"id":1}\n{"later":7}\n{"later":"x"}\n{"later":[true]}',
         b'{"later":"x"}\n{"later":null}',
+        b'{"later":"x"}\n{"later":1}\n{"later":{"a":null}}',
         b'{"id":1,"stranger":[1]}\n{"other":{}}',
         b"",
         b"\n \n",
@@ -230,6 +231,32 @@ def test_the_line_is_right_in_whatever_piece_it_is(monkeypatch: pytest.MonkeyPat
 def test_what_is_usual_is_read_at_once(body: bytes, keep_unknown: bool) -> None:
     columns = [ID, NAME, AT, PROPS, LATER]
     assert FastReader(columns, keep_unknown=keep_unknown).read(body) is not None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"id":1}{"id":2}',
+        b'{"id":1} {"id":2}\n{"id":3}',
+        b'{"id":\n1}',
+        b'{"id":1,\n"name":"a"}{"id":2}',
+        b'{"id":1}\n{"name":"\xff"}',
+        b'{"id":1}\n{"name":"\xed\xa0\x80"}',
+        b'{"id":1}\n{"name":"a","x":"\xff"}',
+        b'\xef\xbb\xbf{"id":1}',
+        b'{"id":1}\n{"r":NaN}',
+        b'{"id":1}\n{"r":-Infinity}',
+        b'{"id":1}\n{"id":2,"x":NaN}',
+        b'{"id":1}\n{"id":2,"x":1,"x":1}',
+        b'{"id":1}\n{"id":2,"x":1,"\\u0078":1}',
+        b'{"id":1}\n{"id":2,"x":' + b"[" * 200 + b"]" * 200 + b"}",
+    ],
+)
+def test_what_pyarrow_alone_would_take_is_refused(body: bytes) -> None:
+    columns = [ID, NAME, Column("r", ColumnType(Kind.REAL))]
+    for keep_unknown in (True, False):
+        assert FastReader(columns, keep_unknown=keep_unknown).read(body) is None
+    refusal(body, *columns)
 
 
 def test_vectors_are_read_at_once() -> None:

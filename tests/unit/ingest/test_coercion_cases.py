@@ -37,22 +37,22 @@ def test_a_value_is_stored_or_refused(case: ValueCase) -> None:
         assert table.schema.field("value").type == arrow_type(case.type)
 
 
-@pytest.mark.parametrize("case", VALUES, ids=str)
-def test_a_value_is_the_same_among_others(case: ValueCase) -> None:
+@pytest.mark.parametrize("words", sorted({str(case.type.kind) for case in VALUES}))
+def test_values_are_the_same_among_others(words: str) -> None:
     """Among values that are written in the usual way, which many lines are read by."""
-    columns = [ID, Column("value", case.type)]
-    usual = next(c for c in VALUES if c.type == case.type and c.value is not None)
-    lines = [usual.line(id=0), case.line(id=1), usual.line(id=2), b'{"id":3}']
-    each = coerce_each(lines, columns)
-    rows = [{"id": 0, "value": usual.value}, {"id": 2, "value": usual.value}]
-    if case.error:
-        [(place, rejection)] = each.rejected
-        assert place == 1
-        assert case.error in str(rejection)
-    else:
-        rows.insert(1, {"id": 1, "value": case.value})
-        assert not each.rejected
-    assert read_back(each.table) == [*rows, {"id": 3, "value": None}]
+    for case in (case for case in VALUES if case.type.kind == words):
+        columns = [ID, Column("value", case.type)]
+        usual = next(c for c in VALUES if c.type == case.type and c.value is not None)
+        each = coerce_each([usual.line(id=0), case.line(id=1), b'{"id":2}'], columns)
+        rows = [{"id": 0, "value": usual.value}, {"id": 2, "value": None}]
+        if case.error:
+            [(place, rejection)] = each.rejected
+            assert place == 1, case
+            assert case.error in str(rejection), case
+        else:
+            rows.insert(1, {"id": 1, "value": case.value})
+            assert not each.rejected, case
+        assert read_back(each.table) == rows, case
 
 
 @pytest.mark.parametrize("case", LINES, ids=str)

@@ -100,7 +100,7 @@ def test_logs_are_taken_and_answered_in_kind(
     assert intake.rows[0]["body"] == "one"
     [arrival] = intake.arrivals
     assert (arrival.door, arrival.database, arrival.table) == ("otlp", "telemetry", "otel_logs")
-    assert (arrival.auto_create, arrival.schema_evolve) == (False, False)
+    assert (arrival.auto_create, arrival.schema_evolve) == (True, False)
 
 
 def test_a_second_try_is_not_taken_twice(app: FastAPI, intake: MemoryIntake) -> None:

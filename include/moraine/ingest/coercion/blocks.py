@@ -33,8 +33,9 @@ PIECE = 2 * 1024 * 1024
 """Bytes that are read at once: much in a cache, and little to read again if a line is odd."""
 SMALLEST_PIECE = 32 * 1024
 """Of what is odd, the least that is worth another try before it is read line by line."""
-MESSAGES = 4096
 FEWEST_MESSAGES = 64
+CUTS = 8
+"""Into how many what is odd is cut: each time all of it is read again."""
 
 
 def coerce(
@@ -49,27 +50,23 @@ def coerce(
     tables = [schema_of(columns).empty_table()]
     unknown: dict[str, None] = {}
     number = first_line
-    # The last is the next.
-    pieces = [*reversed(list(_cut(block, PIECE)))]
-    while pieces:
-        piece = pieces.pop()
-        table = fast.read(piece)
-        if table is None and len(piece) > SMALLEST_PIECE:
-            halves = list(_cut(piece, len(piece) // 2))
-            if len(halves) > 1:
-                pieces.extend(reversed(halves))
+    for piece in _cut(block, PIECE):
+        # What is odd is cut up until little of it is left to be read line by line.
+        waiting = [piece]
+        while waiting:
+            part = waiting.pop()
+            table = fast.read(part)
+            if table is not None:
+                unknown.update(fast.unknown)
+            elif len(part) > SMALLEST_PIECE and len(slices := [*_cut(part, len(part) // CUTS)]) > 1:
+                waiting.extend(reversed(slices))
                 continue
-        if table is None:
-            rows = Rows(columns, keep_unknown=keep_unknown)
-            for line_number, line in enumerate(piece.split(b"\n"), number):
-                if line.strip(WHITESPACE):
-                    rows.add(line, line_number)
-            unknown.update(rows.unknown)
-            table = rows.table()
-        else:
-            unknown.update(fast.unknown)
-        tables.append(table)
-        number += piece.count(b"\n")
+            else:
+                rows = _read_lines(part, Rows(columns, keep_unknown=keep_unknown), number)
+                unknown.update(rows.unknown)
+                table = rows.table()
+            tables.append(table)
+            number += part.count(b"\n")
     return Coerced(pa.concat_tables(tables), tuple(unknown))
 
 
@@ -78,27 +75,33 @@ def coerce_each(messages: Sequence[bytes | None], columns: Sequence[Column]) -> 
     fast = FastReader(columns, keep_unknown=False)
     tables = [schema_of(columns).empty_table()]
     rejected: list[tuple[int, LineRejected]] = []
-    spans = [
-        (start, min(start + MESSAGES, len(messages)))
-        for start in reversed(range(0, len(messages), MESSAGES))
-    ]
-    while spans:
-        start, end = spans.pop()
-        table = _read_together(fast, messages[start:end])
-        if table is None and end - start > FEWEST_MESSAGES:
-            middle = (start + end) // 2
-            spans += [(middle, end), (start, middle)]
-            continue
-        if table is None:
-            rows = Rows(columns, keep_unknown=False)
-            for place in range(start, end):
-                try:
-                    rows.add(_present(messages[place]), 1)
-                except LineRejected as rejection:
-                    rejected.append((place, rejection))
-            table = rows.table()
-        tables.append(table)
+    for span in _spans(messages):
+        waiting = [span]
+        while waiting:
+            start, end = waiting.pop()
+            table = _read_together(fast, messages[start:end])
+            if table is None and end - start > FEWEST_MESSAGES:
+                step = -(-(end - start) // CUTS)
+                slices = [(first, min(first + step, end)) for first in range(start, end, step)]
+                waiting.extend(reversed(slices))
+                continue
+            if table is None:
+                rows = Rows(columns, keep_unknown=False)
+                for place in range(start, end):
+                    try:
+                        rows.add(_present(messages[place]), 1)
+                    except LineRejected as rejection:
+                        rejected.append((place, rejection))
+                table = rows.table()
+            tables.append(table)
     return Each(pa.concat_tables(tables), rejected)
+
+
+def _read_lines(part: bytes, rows: Rows, first_line: int) -> Rows:
+    for number, line in enumerate(part.split(b"\n"), first_line):
+        if line.strip(WHITESPACE):
+            rows.add(line, number)
+    return rows
 
 
 def _cut(block: bytes, size: int) -> Iterator[bytes]:
@@ -108,6 +111,18 @@ def _cut(block: bytes, size: int) -> Iterator[bytes]:
         end = block.find(b"\n", start + size - 1) + 1 or len(block)
         yield block[start:end]
         start = end
+
+
+def _spans(messages: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
+    """From where to where messages make up a piece, so that many large ones do no harm."""
+    start = size = 0
+    for place, message in enumerate(messages):
+        size += len(message or b"")
+        if size >= PIECE:
+            yield start, place + 1
+            start, size = place + 1, 0
+    if start < len(messages):
+        yield start, len(messages)
 
 
 def _read_together(fast: FastReader, messages: Sequence[bytes | None]) -> pa.Table | None:

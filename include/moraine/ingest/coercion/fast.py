@@ -34,6 +34,10 @@ _TIMESTAMP = (
     r"^(?:16(?:7[89]|[89]\d)|1[789]\d\d|2[01]\d\d|22(?:[0-5]\d|6[01]))-\d\d-\d\d"
     r"T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)$"
 )
+_OTHER_THAN_STRING = "changed from string to"
+"""What pyarrow says of a string column in which there is something else."""
+_LARGEST = 2**30
+"""Arrow counts bytes in 31 bits."""
 _NANOSECONDS = pa.timestamp("ns", tz="UTC")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 # A plain name can be spelled with these only, and a name follows a brace or a comma.
@@ -54,6 +58,7 @@ class FastReader:
         self._has_props = place_of_props(columns) is not None
         self.unknown: dict[str, None] = {}
         """Of all that was read, in the order of first sight."""
+        self._texts = dict.fromkeys(c.name for c in columns if c.type.kind is Kind.TEXT)
         self._hesitant = [c for c in columns if c.type.kind in (Kind.TIMESTAMP, Kind.TEXT)]
 
     def read(self, block: bytes) -> pa.Table | None:
@@ -64,15 +69,20 @@ class FastReader:
         if not body:
             return self._schema.empty_table()
         try:
-            return self._read(body)
+            lines = _count_objects(body)
+            if not body.isascii():
+                _check_utf8(body)
+            types = self._choose_types(body)
+            try:
+                return self._read(body, lines, types)
+            except pa.ArrowInvalid as error:
+                if not (self._texts and _OTHER_THAN_STRING in str(error)):
+                    raise
+                return self._read(body, lines, types | self._texts)
         except (Doubt, LineRejected, pa.ArrowException, msgspec.DecodeError):
             return None
 
-    def _read(self, body: bytes) -> pa.Table:
-        lines = _count_objects(body)
-        if not body.isascii():
-            _check_utf8(body)
-        types = self._choose_types(body)
+    def _read(self, body: bytes, lines: int, types: dict[str, pa.DataType | None]) -> pa.Table:
         raw_names = {column.name for column in self._columns if types[column.name] is None}
         found, has_unknown = self._parse(body, types)
         if found.num_rows != lines:
@@ -166,6 +176,8 @@ class FastReader:
 
 def _count_objects(body: bytes) -> int:
     """If there is just one on each line, as far as can be seen without parsing."""
+    if len(body) > _LARGEST:
+        raise Doubt
     breaks = body.count(b"\n")
     if not (body.startswith(b"{") and body.endswith(b"}") and body.count(b"}\n{") == breaks):
         raise Doubt
@@ -182,7 +194,7 @@ def _check_utf8(body: bytes) -> None:
 def _read_json(body: bytes, schema: pa.Schema, unexpected: Literal["error", "ignore"]) -> pa.Table:
     return pyarrow.json.read_json(
         pa.BufferReader(body),  # type: ignore[arg-type]
-        # One block, because a number of lines is no number of bytes.
+        # One block, so that each column is one array.
         read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(body) + 1),
         parse_options=pyarrow.json.ParseOptions(
             explicit_schema=schema, unexpected_field_behavior=unexpected

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import pickle
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -24,7 +24,7 @@ from pyiceberg.table import Table
 
 from moraine.errors import SparkJobFailed
 from moraine.failpoints import failpoint
-from moraine.ingest.batches import order_for
+from moraine.ingest.batches import job_tag, order_for
 from moraine.ingest.kafka import executor
 from moraine.ingest.kafka.broker import Broker, next_range
 from moraine.ingest.kafka.clients import for_java
@@ -130,6 +130,12 @@ class TopicReader:
             "kafka", committed.rows, committed.letters, committed.bytes, time.monotonic() - begun
         )
         return span.messages
+
+    def interrupt(self, batches: Iterable[UUID]) -> None:
+        """Stop what the jobs of lost batches still write: they outlive a reader that is killed."""
+        for batch in batches:
+            with telling_apart():
+                self._session().interruptTag(job_tag(batch))
 
     # --- One span ---------------------------------------------------------------------------
 
@@ -267,13 +273,13 @@ class TopicReader:
         total = Written()
         with telling_apart():
             session = self._session()
-            session.addTag(_tag(order.rows.batch))
+            session.addTag(job_tag(order.rows.batch))
             messages = session.read.format("kafka").options(**options).load()
             wanted = messages.select("partition", "offset", "value")
             try:
                 results = wanted.mapInArrow(function, executor.RESULT_DDL).collect()
             finally:
-                session.removeTag(_tag(order.rows.batch))
+                session.removeTag(job_tag(order.rows.batch))
         for row in results:
             total.add(pickle.loads(bytes(row.result)))  # noqa: S301 - our own executors'
         return total
@@ -294,9 +300,8 @@ class TopicReader:
             lambda table: position_in(table, self._topic) == target.position,
         )
         found = self._find(name)
+        self.interrupt(lost)
         for batch in lost:
-            with telling_apart():
-                self._session().interruptTag(_tag(batch))
             remove_leftovers(found.table, batch)
             self._ledger.close(batch)
         log.info("kafka.leftovers.removed", table=name, batches=len(lost))
@@ -313,8 +318,3 @@ class TopicReader:
 
     def _note_lag(self, reached: Mapping[int, int], ends: Offsets) -> None:
         self._keeper.note_lags(self._topic, self._own.table, reached, ends)
-
-
-def _tag(batch: UUID) -> str:
-    """Of the Spark job that writes the batch: it outlives a reader that is killed."""
-    return f"moraine-{batch}"

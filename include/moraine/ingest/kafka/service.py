@@ -85,7 +85,9 @@ class KafkaReader:
                 try:
                     active = [one for reader in self._readers.values() for one in {*reader.active}]
                     self._ledger.heartbeat(active)
-                    self._ledger.lose_silent()
+                    if lost := self._ledger.lose_silent():
+                        log.warning("ingest.batches.taken_over", batches=len(lost))
+                        next(iter(self._readers.values())).interrupt(lost)
                 except MoraineError as error:
                     log.warning("kafka.reader.pulse", error=error.code)
 

@@ -74,16 +74,24 @@ CREATE TABLE ingest_commits (
 
 -- Files that were seen below a watched prefix. A row stays for as long as its file does.
 CREATE TABLE ingest_files (
-    location       text PRIMARY KEY,
+    location       text COLLATE "C" PRIMARY KEY,
     version        text NOT NULL,
     size           bigint NOT NULL,
-    sha256         char(64),
-    key            text,
+    -- settling: it may still be written to. taken: it goes the way of its key. done: its rows are
+    -- in the table. refused: it is to be set aside.
     state          text NOT NULL CHECK (state IN ('settling', 'taken', 'done', 'refused')),
+    key            text,
+    -- Of the bytes that were last taken from here to the end.
+    ingested       char(64),
+    -- Where the file is moved to, once that is known.
+    target         text,
     error          jsonb,
+    -- Since when it is as it is.
     seen_at        timestamptz NOT NULL DEFAULT now(),
-    changed_at     timestamptz NOT NULL DEFAULT now()
+    taken_at       timestamptz
 );
+
+CREATE INDEX ingest_files_taken ON ingest_files (key) WHERE state = 'taken';
 
 -- How far each topic's partition is behind, as its reader last saw it.
 CREATE TABLE ingest_lags (

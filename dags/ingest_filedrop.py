@@ -1,0 +1,43 @@
+"""
+### Take dropped files
+
+Every 15 seconds: looks for files at `DATABASE/TABLE/FILE` below the prefixes in
+`ingest.filedrop.prefixes`, and takes what is new, and no longer being written to, to its table.
+A run ends when all it found is done, or after `ingest.filedrop.run-duration`; the next goes on. A
+bad file is set aside with its error beside it. A store that does not answer fails the run, after
+everything else is done. Without any prefix, runs skip.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import dag, task
+
+
+@dag(
+    doc_md=__doc__,
+    schedule=timedelta(seconds=15),
+    catchup=False,
+    max_active_runs=1,
+    is_paused_upon_creation=False,
+    tags=["moraine", "ingest"],
+    default_args={"owner": "moraine", "execution_timeout": timedelta(hours=24)},
+)
+def ingest_filedrop() -> None:
+    @task
+    def take() -> dict[str, int]:
+        """Take files; the return value is how many were taken, done, refused and are left."""
+        from airflow.sdk.exceptions import AirflowSkipException
+
+        from moraine.runtime import watch_drops
+
+        counts = watch_drops()
+        if counts is None:
+            raise AirflowSkipException("No prefix is configured.")
+        return counts
+
+    take()
+
+
+ingest_filedrop()

@@ -1,0 +1,575 @@
+"""Dropped files: each is in its table once, whatever happens in between."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import zstandard
+
+from moraine.errors import StorageRefused
+from moraine.ingest.filedrop.running import watch
+from moraine.ingest.ledger import KeeperLedger
+from moraine.local.stack import PROJECT
+from moraine.settings import Settings
+from moraine.storage.stores import Storage
+from moraine.tasks.store import open_pool
+from support.ingest_writer import StandInWriter, stand_in_writer
+from support.platform import Failpoints
+from support.seaweedfs import SeaweedFS
+from support.stores import BUCKET, new_name
+
+LINE = b'{"a": 1}\n'
+LARGE = b'{"text": "' + b"x" * 1000 + b'"}\n'
+Rows = list[tuple[Any, ...]]
+
+
+class Scene:
+    """A watched folder, its ledger and a writer."""
+
+    def __init__(self, folder: Path, url: str, writer: StandInWriter) -> None:
+        self.base = folder / "drop"
+        self.url, self.writer = url, writer
+        self.workspace = folder / "workspace"
+        self.failpoints = Failpoints(folder / "failpoints")
+        self.failpoints.folder.mkdir()
+        self.location = str(self.base)
+        self.storage: Mapping[str, str] = {}
+        self.prefix: dict[str, Any] = {"settle": "0s"}
+        self.filedrop: dict[str, Any] = {"run_duration": "20s"}
+        self.ingest: dict[str, Any] = {"inline_bytes": 500}
+
+    def drop(self, path: str, content: bytes = LINE) -> Path:
+        file = self.base / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+        return file
+
+    def watch(self) -> dict[str, int]:
+        """One run, with a writer at work."""
+        with self.writer.running():
+            return self.watch_alone()
+
+    def watch_alone(self, **filedrop: Any) -> dict[str, int]:
+        return asyncio.run(watch(self.url, self.settings(**filedrop), lambda _: self.storage))
+
+    def settings(self, **filedrop: Any) -> Settings:
+        return Settings(**self._given(**filedrop))
+
+    def _given(self, **filedrop: Any) -> dict[str, Any]:
+        prefixes = {"prefixes": {"main": {"location": self.location, **self.prefix}}}
+        ingest = {**self.ingest, "filedrop": {**prefixes, **self.filedrop, **filedrop}}
+        return {"workspace": f"file://{self.workspace}", "ingest": ingest}
+
+    def killed_at(self, point: str) -> None:
+        """A run in a process of its own, which is killed at the point."""
+        self.failpoints.kill_at(point)
+        code = (
+            "import asyncio, json, sys\n"
+            "from moraine.ingest.filedrop.running import watch\n"
+            "from moraine.settings import Settings\n"
+            "url, given, storage = map(json.loads, sys.stdin)\n"
+            "print(asyncio.run(watch(url, Settings(**given), lambda _: storage)))\n"
+        )
+        lines = [self.url, self._given(), dict(self.storage)]
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            input="\n".join(map(json.dumps, lines)),
+            env={**os.environ, "MORAINE_FAILPOINTS": str(self.failpoints.folder)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == -signal.SIGKILL, (done.stdout, done.stderr)
+        self.failpoints.clear()
+
+    def sql(self, statement: str, *parameters: Any) -> Rows:
+        with psycopg.connect(self.url) as connection:
+            cursor = connection.execute(statement.encode(), parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def states(self) -> dict[str, str]:
+        rows = self.sql("SELECT location, state FROM ingest_files")
+        return {location.removeprefix(f"{self.location}/"): state for location, state in rows}
+
+    def names(self) -> set[str]:
+        found = (path for path in self.base.rglob("*") if path.is_file())
+        return {str(path.relative_to(self.base)) for path in found}
+
+    def let_reservations_end(self) -> None:
+        self.sql("UPDATE ingest_ledger SET lease_expires_at = now() WHERE state = 'receiving'")
+
+    def expire_keys(self) -> None:
+        """As if two days had passed, and the cleaning had been at work."""
+        for table, columns in (
+            ("ingest_ledger", ("reserved_at", "applied_at", "expires_at")),
+            ("ingest_files", ("seen_at", "taken_at")),
+        ):
+            earlier = ", ".join(f"{name} = {name} - interval '2 days'" for name in columns)
+            self.sql(f"UPDATE {table} SET {earlier}")
+        with open_pool(self.url, size=1) as pool:
+            hour = timedelta(hours=1)
+            KeeperLedger(pool).remove_expired(24 * hour, hour, 1000)
+
+
+@pytest.fixture
+def writer(ledger_url: str) -> Iterator[StandInWriter]:
+    with stand_in_writer(ledger_url) as writer:
+        yield writer
+
+
+@pytest.fixture
+def scene(tmp_path: Path, ledger_url: str, writer: StandInWriter) -> Scene:
+    return Scene(tmp_path, ledger_url, writer)
+
+
+def test_files_of_every_kind_get_to_their_tables(scene: Scene) -> None:
+    scene.drop("db/a/1.ndjson", b"1\n")
+    scene.drop("db/a/2.jsonl", b"2\n")
+    scene.drop("db/b/3.json", b"3\n")
+    scene.drop("db/b/4.ndjson.gz", gzip.compress(b"4\n") + gzip.compress(b"5\n"))
+    scene.drop("x.y/b/5.JSON.zst", zstandard.compress(b"6\n" * 1000))
+    ignored = ["db/a/x.csv", "db/a/_x.json", "db/a/.x.json", "db/a/x.json.tmp", "db/x.json",
+               "db/a/deep/x.json", "_done/a/x.json", "db/_a/x.json", "x.json", "db/a/x.gz",
+               "db/a/empty.json"]  # fmt: skip
+    for name in ignored:
+        scene.drop(name, b"" if "empty" in name else b"0\n")
+
+    counts = scene.watch()
+
+    assert sorted(scene.writer.written) == [
+        ("db.a", b"1\n"), ("db.a", b"2\n"), ("db.b", b"3\n"), ("db.b", b"4\n5\n"),
+        ("x.y.b", b"6\n" * 1000),
+    ]  # fmt: skip
+    assert (counts["taken"], counts["done"], counts["waiting"]) == (5, 5, 0)
+    assert set(scene.states().values()) == {"done"}
+    key = "filedrop:" + hashlib.sha256(b"3\n").hexdigest()
+    assert scene.sql("SELECT door, auto_create FROM ingest_ledger WHERE key = %s", key) == [
+        ("filedrop", True)
+    ]
+    applied = "SELECT requests FROM ingest_totals WHERE door = 'filedrop' AND outcome = 'applied'"
+    assert scene.sql(applied) == [(5,)]
+
+
+def test_unchanged_files_are_not_read_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    chunks = Storage.chunks
+
+    def counted(self: Storage, location: str, size: int) -> Iterator[bytes]:
+        read.append(location)
+        return chunks(self, location, size)
+
+    monkeypatch.setattr(Storage, "chunks", counted)
+    scene.drop("db/t/a.ndjson")
+    scene.watch()
+    assert len(read) == 2, "once for the hash, once to take it"
+    assert scene.watch() == dict.fromkeys(scene.watch(), 0)
+    assert len(read) == 2
+
+
+def test_a_kept_file_is_never_taken_again(scene: Scene) -> None:
+    file = scene.drop("db/t/a.ndjson")
+    scene.watch()
+    scene.expire_keys()
+    assert scene.sql("SELECT count(*) FROM ingest_ledger") == [(0,)]
+
+    scene.watch()
+    file.touch()
+    assert scene.watch()["taken"] == 0
+
+    assert len(scene.writer.written) == 1
+    assert scene.states() == {"db/t/a.ndjson": "done"}
+    scene.drop("db/t/a.ndjson", b'{"a": 2}\n')
+    scene.watch()
+    assert [body for _, body in scene.writer.written] == [LINE, b'{"a": 2}\n']
+
+
+def test_the_outcome_of_a_taken_file_is_known_however_long_nobody_looks(scene: Scene) -> None:
+    scene.drop("db/t/a.ndjson")
+    scene.drop("db/t/bad.ndjson", b"BAD\n")
+    scene.watch_alone(run_duration="0s")
+    scene.writer.write()
+    scene.expire_keys()
+    assert set(scene.states().values()) == {"taken"}
+
+    scene.watch()
+
+    assert len(scene.writer.written) == 1
+    assert scene.names() == {
+        "db/t/a.ndjson", "_failed/db/t/bad.ndjson", "_failed/db/t/bad.ndjson.error.json"
+    }  # fmt: skip
+    scene.expire_keys()
+    assert scene.sql("SELECT count(*) FROM ingest_ledger") == [(0,)]
+
+
+@pytest.mark.parametrize("content", [LINE, LARGE], ids=["small", "large"])
+def test_the_same_bytes_are_written_once(scene: Scene, content: bytes) -> None:
+    scene.drop("db/t/a.ndjson", content)
+    scene.drop("db/t/b.ndjson", content)
+    scene.watch()
+    scene.drop("db/t/c.ndjson", content)
+    scene.watch()
+    assert len(scene.writer.written) == 1
+    assert scene.states() == dict.fromkeys(
+        ("db/t/a.ndjson", "db/t/b.ndjson", "db/t/c.ndjson"), "done"
+    )
+    [(replayed,)] = scene.sql("SELECT requests FROM ingest_totals WHERE outcome = 'replayed'")
+    assert 1 <= replayed <= 2
+
+
+def test_a_bad_file_is_set_aside_and_stops_nobody(scene: Scene) -> None:
+    scene.drop("db/t/0-bad.ndjson", b"{}\nBAD\n")
+    scene.drop("db/t/1-broken.ndjson.gz", gzip.compress(LINE)[:-3])
+    scene.drop("db/no.table/x.ndjson", b"x\n")
+    scene.drop("db/t/2-large.ndjson", b"x" * 5000)
+    scene.drop("db/t/3-unpacked.ndjson.gz", gzip.compress(b"x" * 5000))
+    scene.drop("db/t/good.ndjson")
+    scene.filedrop |= {"max_file_bytes": 4000}
+
+    counts = scene.watch()
+
+    assert scene.writer.written == [("db.t", LINE)]
+    assert (counts["done"], counts["refused"], counts["failed"]) == (1, 5, 0)
+    bad = {
+        "db/t/0-bad.ndjson": "invalid_line",
+        "db/t/1-broken.ndjson.gz": "bad_request_body",
+        "db/no.table/x.ndjson": "invalid_name",
+        "db/t/2-large.ndjson": "payload_too_large",
+        "db/t/3-unpacked.ndjson.gz": "payload_too_large",
+    }
+    aside = {f"_failed/{name}" for name in bad}
+    assert scene.names() == aside | {f"{name}.error.json" for name in aside} | {"db/t/good.ndjson"}
+    for name, code in bad.items():
+        told = json.loads((scene.base / f"_failed/{name}.error.json").read_text())
+        assert (told["code"], told["file"]) == (code, name)
+        assert told["message"]
+    assert (
+        json.loads((scene.base / "_failed/db/t/0-bad.ndjson.error.json").read_text())["line"] == 2
+    )
+    assert scene.states() == {"db/t/good.ndjson": "done"}
+
+
+def test_what_was_set_aside_can_be_dropped_again(scene: Scene) -> None:
+    for _ in range(2):
+        scene.drop("db/t/a.ndjson", b"BAD\n")
+        scene.watch()
+    assert len(scene.writer.rejected) == 2
+    tag = hashlib.sha256(b"BAD\n").hexdigest()[:12]
+    aside = {"_failed/db/t/a.ndjson", f"_failed/db/t/{tag}-a.ndjson"}
+    assert scene.names() == aside | {f"{name}.error.json" for name in aside}
+
+
+def test_bytes_that_went_to_another_table_are_set_aside(scene: Scene) -> None:
+    scene.drop("db/t/a.ndjson")
+    scene.watch()
+    scene.drop("db/other/a.ndjson")
+    scene.watch()
+    assert scene.writer.written == [("db.t", LINE)]
+    told = json.loads((scene.base / "_failed/db/other/a.ndjson.error.json").read_text())
+    assert told["code"] == "idempotency_key_reused"
+
+
+def test_a_file_that_is_still_being_written_is_left_alone(scene: Scene) -> None:
+    scene.prefix["settle"] = "1s"
+    for size in range(1, 4):
+        scene.drop("db/t/a.ndjson", LINE * size)
+        assert scene.watch_alone(run_duration="0s")["taken"] == 0
+    assert scene.states() == {"db/t/a.ndjson": "settling"}
+    assert scene.watch()["done"] == 1, "a run lasts until it has settled"
+    assert scene.writer.written == [("db.t", LINE * 3)]
+
+
+@pytest.mark.parametrize(
+    ("point", "content"),
+    [("filedrop.hashed", LINE), ("filedrop.hashed", LARGE), ("ingest.reserved", LARGE)],
+)
+def test_a_file_that_changes_while_it_is_read_is_left(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, point: str, content: bytes
+) -> None:
+    """Between the hash and the reading of it, and in the middle of the reading."""
+    file = scene.drop("db/t/a.ndjson", content)
+    changed: list[str] = []
+    scene.filedrop["run_duration"] = "0s"
+
+    async def change(name: str) -> None:
+        if name == point and not changed:
+            changed.append(name)
+            file.write_bytes(content.swapcase())
+
+    for module in ("filedrop.prefix", "intake"):
+        monkeypatch.setattr(f"moraine.ingest.{module}.async_failpoint", change)
+    scene.watch_alone()
+    scene.writer.write()
+    assert changed
+    assert scene.writer.written == []
+    assert scene.sql("SELECT count(*) FROM ingest_ledger") == [(0,)]
+
+    scene.filedrop["run_duration"] = "20s"
+    scene.watch()
+    assert scene.writer.written == [("db.t", content.swapcase())]
+
+
+def test_done_files_are_deleted(scene: Scene) -> None:
+    scene.prefix["after"] = "delete"
+    scene.drop("db/t/a.ndjson")
+    scene.drop("db/t/b.ndjson", b"BAD\n")
+    scene.watch()
+    assert scene.names() == {"_failed/db/t/b.ndjson", "_failed/db/t/b.ndjson.error.json"}
+    assert scene.states() == {}
+
+
+def test_done_files_are_moved(scene: Scene) -> None:
+    scene.prefix |= {"after": "move", "done": f"{scene.base.parent}/archive"}
+    scene.drop("db/t/a.ndjson")
+    scene.watch()
+    assert scene.names() == set()
+    assert (scene.base.parent / "archive/db/t/a.ndjson").read_bytes() == LINE
+    scene.drop("db/t/a.ndjson", LARGE)
+    scene.watch()
+    assert len(list((scene.base.parent / "archive/db/t").iterdir())) == 2, "none replaces another"
+
+
+def test_a_file_that_was_written_again_is_not_deleted_unread(scene: Scene) -> None:
+    scene.prefix["after"] = "delete"
+    scene.drop("db/t/a.ndjson")
+    scene.watch_alone(run_duration="0s")
+    scene.drop("db/t/a.ndjson", LARGE)
+    scene.writer.write()
+    scene.watch()
+    assert scene.writer.written == [("db.t", LINE), ("db.t", LARGE)]
+    assert scene.names() == set()
+
+
+def test_rows_of_files_that_are_gone_go(scene: Scene) -> None:
+    files = [scene.drop(f"db/t/{number}.ndjson", b"%d\n" % number) for number in range(3)]
+    scene.watch()
+    files[0].unlink()
+    scene.watch()
+    assert set(scene.states()) == {"db/t/1.ndjson", "db/t/2.ndjson"}
+
+
+def test_a_listing_that_misses_a_file_does_not_forget_it(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.drop("db/t/a.ndjson")
+    scene.watch()
+    with monkeypatch.context() as patched:
+        patched.setattr(Storage, "files_below", lambda *_: iter(()))
+        scene.watch()
+    scene.expire_keys()
+    scene.watch()
+    assert len(scene.writer.written) == 1
+
+
+def test_too_much_waiting_holds_files_back(scene: Scene) -> None:
+    scene.ingest["max_waiting_requests"] = 1
+    for number in range(3):
+        scene.drop(f"db/t/{number}.ndjson", b"%d\n" % number)
+    scene.filedrop |= {"files_at_once": 1}
+    scene.sql(
+        "INSERT INTO ingest_ledger (key, door, database_name, table_name, auto_create,"
+        " schema_evolve, state, fingerprint) VALUES"
+        " ('k', 'rest', 'db', 'u', false, false, 'staged', repeat('0', 64))"
+    )
+    counts = scene.watch_alone(run_duration="0s")
+    assert (counts["taken"], counts["settling"], counts["refused"]) == (0, 3, 0)
+    scene.sql("DELETE FROM ingest_ledger")
+    assert scene.watch()["done"] == 3
+
+
+def test_a_prefix_that_cannot_be_read_fails_the_run_and_stops_nobody(scene: Scene) -> None:
+    scene.drop("db/t/a.ndjson")
+    scene.filedrop["prefixes"] = {
+        "closed": {"location": "s3://no-such-bucket/x"},
+        "main": {"location": scene.location, "settle": "0s"},
+    }
+    scene.storage = {"s3.endpoint": "http://127.0.0.1:1", "s3.region": "x", "s3.anonymous": "true"}
+    with pytest.raises(Exception, match="no-such-bucket"):
+        scene.watch()
+    assert scene.writer.written == [("db.t", LINE)]
+
+
+def test_two_at_once_are_harmless(scene: Scene) -> None:
+    for number in range(20):
+        scene.drop(f"db/t/{number}.ndjson", b"%d\n" % number)
+
+    async def both() -> list[dict[str, int]]:
+        settings = scene.settings()
+        runs = [watch(scene.url, settings, lambda _: {}) for _ in range(2)]
+        return list(await asyncio.gather(*runs))
+
+    with scene.writer.running():
+        counts = asyncio.run(both())
+    assert sorted(count["done"] for count in counts) == [0, 20]
+    assert len(scene.writer.written) == 20
+
+
+# --- kill -9 ---------------------------------------------------------------------------------
+
+TAKING = [
+    "filedrop.hashed",
+    "filedrop.marked",
+    "ingest.reserved",
+    "ingest.staged",
+    "filedrop.taken",
+]
+
+
+@pytest.mark.parametrize("point", TAKING)
+def test_killed_while_a_file_is_taken(scene: Scene, point: str) -> None:
+    scene.drop("db/t/a.ndjson", LARGE)
+    scene.killed_at(point)
+    scene.writer.write()
+    scene.let_reservations_end()
+    scene.watch()
+    assert scene.writer.written == [("db.t", LARGE)]
+    assert scene.states() == {"db/t/a.ndjson": "done"}
+
+
+@pytest.mark.parametrize(
+    ("point", "after", "content"),
+    [
+        ("filedrop.settled", "keep", LINE),
+        ("filedrop.settled", "delete", LINE),
+        ("filedrop.settled", "move", b"BAD\n"),
+        ("filedrop.told", "keep", b"BAD\n"),
+        ("filedrop.moved", "delete", LINE),
+        ("filedrop.moved", "move", LINE),
+        ("filedrop.moved", "keep", b"BAD\n"),
+    ],
+)
+def test_killed_while_a_file_is_put_away(
+    scene: Scene, point: str, after: str, content: bytes
+) -> None:
+    scene.prefix["after"] = after
+    scene.drop("db/t/a.ndjson", content)
+    with scene.writer.running():
+        scene.killed_at(point)
+    scene.expire_keys()
+    scene.watch()
+
+    left = {"keep": {"db/t/a.ndjson"}, "delete": set(), "move": {"_done/db/t/a.ndjson"}}[after]
+    if content == LINE:
+        assert scene.writer.written == [("db.t", LINE)]
+        assert scene.names() == left
+    else:
+        assert len(scene.writer.rejected) == 1
+        assert scene.names() == {"_failed/db/t/a.ndjson", "_failed/db/t/a.ndjson.error.json"}
+    assert scene.states() == (
+        dict.fromkeys(left, "done") if after == "keep" and content == LINE else {}
+    )
+
+
+# --- S3 --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def s3_scene(scene: Scene, seaweedfs: SeaweedFS) -> Scene:
+    scene.location = f"s3a://{BUCKET}/{new_name()}/drop/"
+    scene.storage = seaweedfs.properties()
+    return scene
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["", "killed between copy and delete"])
+def test_files_on_s3(s3_scene: Scene, seaweedfs: SeaweedFS, killed: bool) -> None:
+    scene, client = s3_scene, seaweedfs.client()
+    prefix = scene.location.removeprefix(f"s3a://{BUCKET}/")
+    scene.prefix["after"] = "move"
+    put: Callable[[str, bytes], Any] = lambda name, body: client.put_object(  # noqa: E731
+        Bucket=BUCKET, Key=f"{prefix}{name}", Body=body
+    )
+    put("db/t/a b%20ü.ndjson", LARGE)
+    if killed:
+        with scene.writer.running():
+            scene.killed_at("storage.copied")
+    put("db/t/b.ndjson.gz", gzip.compress(LINE))
+    put("db/t/bad.ndjson", b"BAD\n")
+
+    scene.watch()
+
+    assert sorted(scene.writer.written) == sorted([("db.t", LARGE), ("db.t", LINE)])
+    names = {key.removeprefix(prefix) for key in seaweedfs.keys_in(BUCKET, prefix)}
+    assert names == {
+        "_done/db/t/a b%20ü.ndjson", "_done/db/t/b.ndjson.gz",
+        "_failed/db/t/bad.ndjson", "_failed/db/t/bad.ndjson.error.json",
+    }  # fmt: skip
+    assert scene.sql("SELECT count(*) FROM ingest_files") == [(0,)]
+
+
+def test_a_file_kept_on_s3_is_taken_once(s3_scene: Scene, seaweedfs: SeaweedFS) -> None:
+    scene, client = s3_scene, seaweedfs.client()
+    key = scene.location.removeprefix(f"s3a://{BUCKET}/") + "db/t/a.ndjson"
+    for _ in range(2):
+        client.put_object(Bucket=BUCKET, Key=key, Body=LINE)
+        scene.watch()
+        scene.expire_keys()
+    assert scene.writer.written == [("db.t", LINE)]
+
+
+def test_a_store_that_refuses_says_so(s3_scene: Scene, seaweedfs: SeaweedFS) -> None:
+    s3_scene.storage = {**seaweedfs.properties(), "s3.secret-access-key": "wrong"}
+    with pytest.raises(StorageRefused):
+        s3_scene.watch()
+
+
+_DAG_PROCESS = """
+import json, runpy, sys
+from moraine.runtime import watch_drops
+
+runpy.run_path(sys.argv[1])
+print(json.dumps(watch_drops()))
+"""
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_a_dag_gets_its_keys_from_airflow(
+    s3_scene: Scene, seaweedfs: SeaweedFS, tmp_path: Path, configured: bool
+) -> None:
+    key = s3_scene.location.removeprefix(f"s3a://{BUCKET}/") + "db/t/a.ndjson"
+    seaweedfs.client().put_object(Bucket=BUCKET, Key=key, Body=LINE)
+    settings = tmp_path / "moraine.toml"
+    place = "\n".join(f'"{name}" = "{value}"' for name, value in seaweedfs.place().items())
+    settings.write_text(
+        f"workspace = 'file://{tmp_path}/workspace'\n"
+        f"[ingest.filedrop.prefixes.Main]\nlocation = '{s3_scene.location}'\nsettle = '0s'\n"
+        f"[ingest.filedrop.prefixes.Main.storage]\n{place}\n"
+        if configured
+        else ""
+    )
+    keys = {
+        "conn_type": "aws",
+        "login": seaweedfs.access_key,
+        "password": seaweedfs.secret_key,
+    }
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("MORAINE_", "AIRFLOW"))}
+    with s3_scene.writer.running():
+        done = subprocess.run(
+            [sys.executable, "-c", _DAG_PROCESS, str(PROJECT / "dags" / "ingest_filedrop.py")],
+            env={
+                **kept,
+                "AIRFLOW_HOME": str(tmp_path),
+                "AIRFLOW_CONN_MORAINE_LEDGER": s3_scene.url,
+                "AIRFLOW_CONN_MORAINE_FILEDROP_MAIN": json.dumps(keys),
+                "MORAINE_CONFIG": str(settings),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
+        )
+    assert done.returncode == 0, done.stderr
+    counts = json.loads(done.stdout.splitlines()[-1])
+    assert counts is None if not configured else counts["done"] == 1
+    assert len(s3_scene.writer.written) == configured

@@ -172,19 +172,17 @@ class TopicReader:
         if written.letter_files:
             # Without them the offsets must not move.
             reached = letters.position.advanced(span.ends, span.topic_id)
-            if not self._commit(letters, written.letter_files, reached):
+            if not self._commit(letters, written.letter_files, reached, "kafka.letters_committed"):
                 self._discard([rows])
                 return False
-            failpoint("kafka.letters_committed")
         else:
             self._ledger.close(letters.batch)
         reached = rows.position.moved(span.ends, span.topic_id)
-        if not self._commit(rows, written.row_files, reached):
-            return False
-        failpoint("kafka.committed")
-        return True
+        return self._commit(rows, written.row_files, reached, "kafka.committed")
 
-    def _commit(self, target: Target, files: Sequence[DataFile], reached: Position) -> bool:
+    def _commit(
+        self, target: Target, files: Sequence[DataFile], reached: Position, point: str
+    ) -> bool:
         """Whether this commit, and no other, has moved the table on from where it was found."""
         paths = [file.file_path for file in files]
         uuid = target.table.metadata.table_uuid
@@ -197,6 +195,7 @@ class TopicReader:
             )
 
         done = self._append(target, files, reached, may_commit)
+        failpoint(point)
         if done is None:
             done = self._tables.load(target.database, target.name)
             if str(target.batch) not in batches_in(done):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import json
 import os
@@ -161,22 +160,24 @@ def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
 def read_topics(session: Callable[[], SparkSession], ledger_url: str | None = None) -> int:
     """Read the configured Kafka topics into their tables, for as long as a run may last."""
     from moraine.ingest.kafka.broker import Broker
-    from moraine.ingest.kafka.reader import KafkaReader, TopicReader
-    from moraine.ingest.ledger import KeeperLedger
+    from moraine.ingest.kafka.reader import TopicReader
+    from moraine.ingest.kafka.service import KafkaReader
+    from moraine.ingest.ledger import KeeperLedger, WriterLedger
     from moraine.ingest.tables import IngestTables
 
     settings = get_settings()
-    kafka = settings.ingest.kafka
+    ingest, kafka = settings.ingest, settings.ingest.kafka
     name = settings.ingest_catalog
     tables = IngestTables(name, settings.catalog(name) if ledger_url else catalog_settings(name))
+    broker = Broker(kafka.bootstrap_servers, kafka.plain_properties)
+    lease = ingest.writer.lease
+    owner = f"{socket.gethostname()}-{os.getpid()}"
     pool: Any = open_pool(ledger_url or _ledger_url(), size=2)
-    with (
-        pool,
-        contextlib.closing(Broker(kafka.bootstrap_servers, kafka.plain_properties)) as broker,
-    ):
-        parts = (tables, broker, KeeperLedger(pool), functools.cache(session))
-        readers = {topic: TopicReader(topic, kafka, *parts) for topic in kafka.topics}
-        reader = KafkaReader(kafka, readers)
+    with pool:
+        ledger = WriterLedger(pool, owner, lease=lease, lifetime=ingest.lifetime)
+        parts = (tables, broker, ledger, KeeperLedger(pool), functools.cache(session))
+        readers = {topic: TopicReader(topic, ingest, *parts) for topic in kafka.topics}
+        reader = KafkaReader(readers, ledger, poll_interval=kafka.poll_interval, lease=lease)
         with _stopped_by_signals(reader.stop):
             return reader.run(kafka.run_duration.total_seconds())
 

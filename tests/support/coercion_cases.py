@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from moraine.ingest.columns import Column, ColumnType, Kind
 
@@ -61,3 +65,64 @@ VALUES = [
     for c in _CASES["values"]
 ]
 LINES = [LineCase(c["name"], _body(c), c.get("rows", []), c.get("error")) for c in _CASES["lines"]]
+
+
+# --- All of them in one table ---------------------------------------------------------------
+
+
+def column_for(type: ColumnType) -> str:
+    """The column that the values of a type go to."""
+    return f"c_{re.sub('[^a-z0-9]', '_', type_name(type))}"
+
+
+def type_name(type: ColumnType) -> str:
+    return type.kind.value if type.kind is not Kind.VECTOR else str(type)
+
+
+def _types() -> list[ColumnType]:
+    return list({type_name(case.type): case.type for case in VALUES}.values())
+
+
+VALUE_COLUMNS = [
+    Column("id", ColumnType(Kind.LONG)),
+    *(Column(column_for(type), type) for type in _types()),
+]
+"""Of a table that takes every value case: which case it is, and a column for each type."""
+
+
+def value_line(number: int) -> bytes:
+    case = VALUES[number]
+    return case.line(column_for(case.type), id=number)
+
+
+def value_row(number: int) -> dict[str, Any]:
+    case = VALUES[number]
+    row: dict[str, Any] = {column.name: None for column in VALUE_COLUMNS}
+    return {**row, "id": number, column_for(case.type): case.value}
+
+
+def read_back(table: pa.Table) -> list[dict[str, Any]]:
+    """As the cases have it: timestamps in microseconds, dynamic values as text."""
+    columns = []
+    for column in table.columns:
+        if pa.types.is_timestamp(column.type):
+            column = column.cast(pa.int64())
+        values = column.to_pylist()
+        if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+            values = [None if value is None else value.decode() for value in values]
+        columns.append(values)
+    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def spark_columns(columns: Sequence[Column]) -> str:
+    """What to select, for Spark to give the same."""
+    forms = {Kind.TIMESTAMP: "unix_micros({0})", Kind.DYNAMIC: "CAST({0} AS STRING)"}
+    return ", ".join(
+        f"{forms.get(column.type.kind, '{0}').format(column.name)} AS {column.name}"
+        for column in columns
+    )
+
+
+def in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows that may have been read in any order."""
+    return sorted(rows, key=lambda row: json.dumps(row, sort_keys=True))

@@ -25,6 +25,7 @@ from moraine.ingest.columns import Column
 from moraine.ingest.errors import BadBody, IngestError
 from moraine.ingest.executor import Order, Piece, Unit, UnitResult
 from moraine.ingest.ledger import BatchLimits, WriterLedger
+from moraine.ingest.leftovers import delete_files, remove_leftovers
 from moraine.ingest.maintenance import expire_old_snapshots
 from moraine.ingest.model import Applied, Request
 from moraine.ingest.otlp import records
@@ -306,10 +307,9 @@ class BatchWriter:
         """Remove what lost batches left behind: after this commit nobody can commit it. Keep the
         table's history short."""
         lost = self._ledger.lost_files(batch.database, batch.table, begun)
-        landed = batches_in(table)
         for id, paths in lost.items():
-            if str(id) not in landed:
-                delete_files(table, paths)
+            # Those of partitions are not where they were expected.
+            remove_leftovers(table, id, paths if table.spec().is_unpartitioned() else ())
             self._ledger.close(id)
         expire_old_snapshots(
             table,
@@ -385,16 +385,6 @@ def _groups(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
 def _is_first(known: Mapping[str, Any] | None, error: Mapping[str, Any]) -> bool:
     """Of a request's bad lines the first is told."""
     return known is None or error["line"] < known["line"]
-
-
-def delete_files(table: Table, paths: Iterable[str]) -> None:
-    for path in paths:
-        try:
-            table.io.delete(path)
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError) as error:
-            log.warning("ingest.file.left", path=path, error=type(error).__name__)
 
 
 def _remove_bodies(requests: Iterable[Request]) -> None:

@@ -6,7 +6,7 @@ settle it. A repeated statement finds what the first one did.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
@@ -174,6 +174,17 @@ class WriterLedger:
         )
         return sorted((Request(**row) for row in rows), key=lambda request: request.id)
 
+    def open(self, batch: UUID, database: str, table: str) -> None:
+        """A batch of a door that has no requests."""
+        self._queries.run(
+            "open_batch",
+            batch=batch,
+            owner=self._owner,
+            database=database,
+            table=table,
+            lease=self._lease,
+        )
+
     def bodies(self, ids: Iterable[int]) -> dict[int, bytes]:
         rows = self._queries.run("bodies", ids=list(ids))
         return {row["id"]: bytes(row["body"]) for row in rows}
@@ -217,6 +228,10 @@ class WriterLedger:
         """Files of lost batches, which nobody can commit after a commit that came later."""
         rows = self._queries.run("lost_files", database=database, table=table, before=before)
         return {row["batch"]: row["files"] for row in rows}
+
+    def lost(self, database: str, table: str) -> list[UUID]:
+        rows = self._queries.run("lost_batches", database=database, table=table)
+        return [row["batch"] for row in rows]
 
     def has_open(self, database: str, table: str, before: datetime) -> bool:
         rows = self._queries.run("open_requests", database=database, table=table, before=before)
@@ -266,7 +281,12 @@ class KeeperLedger:
             seconds=seconds,
         )
 
-    def note_lag(self, topic: str, partition: int, table: str, next: int, end: int) -> None:
-        self._queries.run(
-            "note_lag", topic=topic, partition=partition, table=table, next=next, end=end
-        )
+    def note_lags(
+        self, topic: str, table: str, reached: Mapping[int, int], ends: Mapping[int, int]
+    ) -> None:
+        """What is read next of each partition, and where it ends."""
+        partitions = [
+            {"partition": partition, "next": reached.get(partition, 0), "end": end}
+            for partition, end in ends.items()
+        ]
+        self._queries.run("note_lags", topic=topic, table=table, partitions=Jsonb(partitions))

@@ -189,6 +189,16 @@ WITH lost AS (
 UPDATE ingest_ledger SET state = 'staged', batch = NULL
 WHERE state = 'writing' AND batch IN (SELECT batch FROM lost) RETURNING id
 
+-- name: open_batch
+-- Of a door that has no requests. Files may be written from now on.
+INSERT INTO ingest_batches (batch, owner, database_name, table_name, lease_expires_at)
+VALUES (%(batch)s, %(owner)s, %(database)s, %(table)s, now() + %(lease)s)
+ON CONFLICT (batch) DO NOTHING RETURNING batch
+
+-- name: lost_batches
+SELECT batch FROM ingest_batches
+WHERE lost AND database_name = %(database)s AND table_name = %(table)s
+
 -- name: lost_files
 SELECT batch, files FROM ingest_batches
 WHERE lost AND database_name = %(database)s AND table_name = %(table)s AND created_at < %(before)s
@@ -245,9 +255,11 @@ RETURNING commits
 SELECT topic, partition, table_name, greatest(end_offset - next_offset, 0) AS lag FROM ingest_lags
 ORDER BY topic, partition, table_name
 
--- name: note_lag
+-- name: note_lags
+-- `partitions` has partition, next and end.
 INSERT INTO ingest_lags (topic, partition, table_name, next_offset, end_offset)
-VALUES (%(topic)s, %(partition)s, %(table)s, %(next)s, %(end)s)
+SELECT %(topic)s, partition, %(table)s, next, "end"
+FROM jsonb_to_recordset(%(partitions)s) AS one (partition integer, next bigint, "end" bigint)
 ON CONFLICT (topic, partition, table_name) DO UPDATE SET next_offset = excluded.next_offset,
     end_offset = excluded.end_offset, measured_at = now()
 RETURNING topic

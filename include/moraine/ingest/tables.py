@@ -162,9 +162,10 @@ class IngestTables:
         may_commit: Callable[[Table], bool],
         *,
         attempts: int,
-        properties: Mapping[str, str] | None = None,
+        properties: Callable[[Table], Mapping[str, str]] = lambda _: {},
     ) -> Table | None:
         """Commit the files in one snapshot; the table as it is then. None: not permitted any more.
+        `properties` are set by the same commit.
 
         `may_commit` is asked before every attempt, with the table that the attempt is made on. An
         attempt whose outcome is unknown is followed by another such question, never by a blind
@@ -179,7 +180,7 @@ class IngestTables:
             if not may_commit(table):
                 return None
             try:
-                _commit(table, files, summary, properties or {})
+                _commit(table, files, summary, properties(table))
                 return table
             except CommitFailedException:
                 log.info("ingest.commit.conflict", table=".".join(table.name()))

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from support.ingest import Door, IngestSite, running_site
+from support.kafka import Broker, running_broker
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +30,9 @@ def running_writer(site: IngestSite) -> Iterator[None]:
 def door(running_door: Door, running_writer: None) -> Door:
     """The REST door, with a writer behind it."""
     return running_door
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running_broker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker

@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from moraine.ingest.coercion import LineRejected, arrow_type, coerce, coerce_each
 from moraine.ingest.coercion.fast import FastReader
 from moraine.ingest.columns import Column, ColumnType, Kind
-from support.coercion_cases import COLUMNS, LINES, VALUES, LineCase, ValueCase
+from support.coercion_cases import COLUMNS, LINES, VALUES, LineCase, ValueCase, read_back
 
 ID = Column("id", ColumnType(Kind.LONG))
-
-
-def read_back(table: pa.Table) -> list[dict[str, Any]]:
-    """As the cases have it: timestamps in microseconds, dynamic values as text."""
-    columns = []
-    for column in table.columns:
-        if pa.types.is_timestamp(column.type):
-            column = column.cast(pa.int64())
-        values = column.to_pylist()
-        if pa.types.is_binary(column.type):
-            values = [None if value is None else value.decode() for value in values]
-        columns.append(values)
-    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def test_there_are_enough_cases_of_every_type() -> None:

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NoAnswer
 from dataclasses import dataclass
+from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from moraine.errors import TransientError
-from moraine.ingest.kafka.offsets import Offsets
+from moraine.errors import FinalError, TransientError
+from moraine.ingest.kafka.clients import for_librdkafka
+from moraine.ingest.kafka.offsets import Offsets, Position
 
 _TIMEOUT = 10.0
+# So that a broker that comes back is found soon.
+_RECONNECT = {"reconnect.backoff.max.ms": "1000"}
+_FIRST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_END: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""What a broker that is too old for ids says."""
 
 
 class BrokerUnavailable(TransientError):
@@ -18,6 +36,13 @@ class BrokerUnavailable(TransientError):
 
     code = "KAFKA_UNAVAILABLE"
     http_status = 502
+
+
+class PropertiesRefused(FinalError):
+    """The Kafka client refuses what ingest.kafka.properties has."""
+
+    code = "KAFKA_PROPERTIES_REFUSED"
+    http_status = 500
 
 
 class MessagesMissing(TransientError):
@@ -33,45 +58,63 @@ class Bounds:
 
     first: Offsets
     end: Offsets
+    topic_id: str = ""
 
 
 class Broker:
     """Asks for offsets. Messages are read by Spark; nobody joins a consumer group."""
 
     def __init__(self, servers: str, properties: Mapping[str, str]) -> None:
-        self._consumer = Consumer(
-            {
-                **properties,
-                "bootstrap.servers": servers,
-                "group.id": "moraine-offsets",
-                "enable.auto.commit": False,
-                # Messages of open transactions are not there yet.
-                "isolation.level": "read_committed",
-            }
-        )
-
-    def close(self) -> None:
-        self._consumer.close()
+        given = for_librdkafka(properties)
+        try:
+            self._admin = AdminClient({**_RECONNECT, **given, "bootstrap.servers": servers})
+        except KafkaException as error:
+            # Its own words have the value, which may be a secret.
+            named = [name for name in given if f'"{name}"' in str(error)]
+            raise PropertiesRefused(
+                f"The Kafka client refuses a property: {', '.join(named) or 'which, is not said'}."
+            ) from None
 
     def bounds(self, topic: str) -> Bounds:
         try:
-            found = self._consumer.list_topics(topic, timeout=_TIMEOUT).topics[topic]
-            if found.error is not None:
-                raise BrokerUnavailable(f"The broker does not know the topic {topic}.")
-            first, end = {}, {}
-            for partition in found.partitions:
-                first[partition], end[partition] = self._consumer.get_watermark_offsets(
-                    TopicPartition(topic, partition), timeout=_TIMEOUT
-                )
-            return Bounds(first, end)
+            asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=_TIMEOUT)
+            found = _answer(asked[topic])
+            partitions = [TopicPartition(topic, partition.id) for partition in found.partitions]
+            topic_id = str(found.topic_id or "")
+            return Bounds(
+                self._offsets(partitions, _FIRST),
+                self._offsets(partitions, _END),
+                "" if topic_id == _NO_ID else topic_id,
+            )
+        except NoAnswer as error:
+            raise BrokerUnavailable("The Kafka broker does not answer.") from error
         except KafkaException as error:
-            reason = error.args[0]
-            name = reason.name() if isinstance(reason, KafkaError) else type(error).__name__
-            raise BrokerUnavailable("The Kafka broker does not answer.", details=name) from error
+            raise _told_apart(error, topic) from error
+
+    def _offsets(self, partitions: Iterable[TopicPartition], spec: OffsetSpec) -> Offsets:
+        asked = self._admin.list_offsets(
+            dict.fromkeys(partitions, spec),
+            # Messages of open transactions are not there yet.
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=_TIMEOUT,
+        )
+        return {one.partition: _answer(answer).offset for one, answer in asked.items()}
+
+
+def _answer(future: Future[Any]) -> Any:
+    return future.result(_TIMEOUT + 5)
+
+
+def _told_apart(error: KafkaException, topic: str) -> BrokerUnavailable:
+    reason = error.args[0]
+    name = reason.name() if isinstance(reason, KafkaError) else type(error).__name__
+    if name == "UNKNOWN_TOPIC_OR_PART":
+        return BrokerUnavailable(f"The broker does not know the topic {topic}.", details=name)
+    return BrokerUnavailable("The Kafka broker does not answer.", details=name)
 
 
 def next_range(
-    known: Mapping[int, int],
+    known: Position,
     bounds: Bounds,
     *,
     from_end: bool,
@@ -80,13 +123,20 @@ def next_range(
 ) -> tuple[Offsets, Offsets]:
     """What to read next: from which offset, and up to which, by partition.
 
-    A partition that nobody has read begins at its first message, or at its end. Raises if the
-    broker has no longer what was not read yet, or never had what was.
+    A partition that nobody has read begins at its first message, or at its end if the whole topic
+    is to begin there. Raises if the broker has no longer what was not read yet, or never had what
+    was.
     """
+    if not known.is_of(bounds.topic_id) and not skip_missing:
+        raise MessagesMissing(
+            "The topic was deleted and made again, so nobody knows what was not read of the old "
+            "one. Set ingest.kafka.missing-messages to skip to read the new one from its beginning."
+        )
+    before = known.of(bounds.topic_id).next
     starts, ends = {}, {}
-    for partition, end in bounds.end.items():
+    for partition, end in sorted(bounds.end.items()):
         first = bounds.first[partition]
-        start = known.get(partition, end if from_end and not known else first)
+        start = before.get(partition, end if from_end and not known.next else first)
         if not first <= start <= end:
             if not skip_missing:
                 raise MessagesMissing(

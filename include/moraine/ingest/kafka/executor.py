@@ -4,15 +4,15 @@ dead letters, with where they came from and why."""
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
-from moraine.ingest.coercion import arrow_type, coerce_each
+from moraine.ingest.coercion import LineRejected, arrow_type, coerce_each
 from moraine.ingest.columns import Column, ColumnType, Kind
 from moraine.ingest.executor import Order, as_columns, expected_fields, write_files
 from moraine.python_workers import keep_lean
@@ -29,8 +29,7 @@ DEAD_LETTERS = (
 )
 _LETTERS = pa.schema([pa.field(one.name, arrow_type(one.type)) for one in DEAD_LETTERS])
 _WRITE_BYTES = 64 << 20
-# So that the files of two tasks have different names.
-_FILES_PER_PARTITION = 1_000
+_FILES_PER_TASK = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +37,11 @@ class KafkaOrder:
     topic: str
     rows: Order
     letters: Order
-    letters_from: Mapping[int, int]
-    """Dead letters before these offsets were written by an earlier attempt, by partition."""
+    letters_there: frozenset[tuple[int, int]]
+    """Messages, by partition and offset, that an earlier attempt made dead letters of. They stay
+    that, whatever the table's schema has become since."""
+    received_at: datetime
+    """The same in every attempt of a task, so that each writes the same file."""
 
 
 @dataclass(slots=True)
@@ -50,65 +52,92 @@ class Written:
     row_files: list[DataFile] = field(default_factory=list)
     letter_files: list[DataFile] = field(default_factory=list)
 
+    def add(self, other: Written) -> None:
+        self.rows += other.rows
+        self.letters += other.letters
+        self.bytes += other.bytes
+        self.row_files += other.row_files
+        self.letter_files += other.letter_files
+
+
+class _Files:
+    """Rows that become files of a table as soon as they are enough for one."""
+
+    def __init__(self, order: Order, task: int) -> None:
+        self._order = order
+        self._number = task * _FILES_PER_TASK
+        self._waiting: list[pa.Table] = []
+        self._bytes = 0
+        self.written: list[DataFile] = []
+
+    def add(self, rows: pa.Table) -> None:
+        if rows.num_rows:
+            self._waiting.append(rows)
+            self._bytes += rows.nbytes
+        if self._bytes > _WRITE_BYTES:
+            self.write()
+
+    def write(self) -> None:
+        if self._waiting:
+            rows = pa.concat_tables(self._waiting)
+            self.written += write_files(self._order, rows, self._number)
+            self._waiting, self._bytes, self._number = [], 0, self._number + 1
+
 
 def work_in_spark(order: KafkaOrder, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    task = context.partitionId() if context else 0
     try:
-        yield pa.record_batch(
-            [pa.array([pickle.dumps(write_messages(order, batches))], pa.binary())], schema=_RESULT
-        )
+        done = write_messages(order, batches, task)
+        yield pa.record_batch([pa.array([pickle.dumps(done)], pa.binary())], schema=_RESULT)
     finally:
         keep_lean()
 
 
-def write_messages(order: KafkaOrder, batches: Iterator[pa.RecordBatch]) -> Written:
+def write_messages(order: KafkaOrder, batches: Iterator[pa.RecordBatch], task: int) -> Written:
     """Batches have partition, offset and value."""
     written = Written()
-    waiting: list[pa.Table] = []
-    size = 0
-    number = 0
+    columns = expected_fields(order.rows)
+    rows, letters = _Files(order.rows, task), _Files(order.letters, task)
     for batch in batches:
-        if not batch.num_rows:
-            continue
-        number = number or _number(batch)
-        values = batch.column("value").to_pylist()
-        each = coerce_each(values, expected_fields(order.rows))
-        written.bytes += sum(len(value) for value in values if value is not None)
+        partitions: list[Any] = batch["partition"].to_pylist()
+        offsets: list[Any] = batch["offset"].to_pylist()
+        places = list(zip(partitions, offsets, strict=True))
+        values = batch["value"].to_pylist()
+        if order.letters_there:
+            new = [place not in order.letters_there for place in places]
+            places = [place for place, is_new in zip(places, new, strict=True) if is_new]
+            values = [value for value, is_new in zip(values, new, strict=True) if is_new]
+        each = coerce_each(values, columns)
+        rows.add(as_columns(order.rows, each.table))
+        if each.rejected:
+            letters.add(_letters(order, places, values, each.rejected))
+        written.rows += each.table.num_rows
         written.letters += len(each.rejected)
-        letters = list(_letters(order, batch, each.rejected))
-        if letters:
-            table = pa.Table.from_pylist(letters, schema=_LETTERS)
-            written.letter_files += write_files(order.letters, table, number)
-            number += 1
-        if each.table.num_rows:
-            written.rows += each.table.num_rows
-            waiting.append(as_columns(order.rows, each.table))
-            size += each.table.nbytes
-        if size > _WRITE_BYTES:
-            written.row_files += write_files(order.rows, pa.concat_tables(waiting), number)
-            waiting, size, number = [], 0, number + 1
-    if waiting:
-        written.row_files += write_files(order.rows, pa.concat_tables(waiting), number)
+        written.bytes += sum(len(value) for value in values if value is not None)
+    for files in (rows, letters):
+        files.write()
+    written.row_files, written.letter_files = rows.written, letters.written
     return written
 
 
-def _number(batch: pa.RecordBatch) -> int:
-    """Of this task's first file. No two tasks read the same message."""
-    partition, offset = batch.column("partition")[0].as_py(), batch.column("offset")[0].as_py()
-    return int((offset * 4096 + partition % 4096 + 1) * _FILES_PER_PARTITION)
-
-
 def _letters(
-    order: KafkaOrder, batch: pa.RecordBatch, rejected: list[tuple[int, Any]]
-) -> Iterator[dict[str, Any]]:
-    partitions, offsets, values = (batch.column(name) for name in ("partition", "offset", "value"))
-    for place, error in rejected:
-        partition, offset = partitions[place].as_py(), offsets[place].as_py()
-        if offset >= order.letters_from.get(partition, 0):
-            yield {
-                "topic": order.topic,
-                "partition": partition,
-                "offset": offset,
-                "error": str(error),
-                "value": values[place].as_py(),
-                "received_at": datetime.now(UTC),
-            }
+    order: KafkaOrder,
+    places: Sequence[tuple[int, int]],
+    values: Sequence[bytes | None],
+    rejected: Sequence[tuple[int, LineRejected]],
+) -> pa.Table:
+    letters: list[dict[str, Any]] = [
+        {
+            "topic": order.topic,
+            "partition": places[number][0],
+            "offset": places[number][1],
+            "error": str(error),
+            "value": values[number],
+            "received_at": order.received_at,
+        }
+        for number, error in rejected
+    ]
+    return pa.Table.from_pylist(letters, schema=_LETTERS)

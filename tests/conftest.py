@@ -68,6 +68,8 @@ _STACKS = (
     ("platform", "tests/failure/"),
     ("stores", "tests/integration/gateway/test_engines"),
     ("stores", "tests/integration/purge/"),
+    ("stores", "tests/integration/ingest/test_object_store"),
+    ("stores", "tests/integration/ingest/test_broker"),
     ("stores", "tests/integration/stores/"),
     ("stores", "tests/integration/ingest/test_filedrop"),
     ("stores", "tests/contract/test_storage"),

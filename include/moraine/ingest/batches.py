@@ -342,7 +342,8 @@ def order_for(batch: UUID, table: Table) -> Order:
     return Order(
         batch,
         table.metadata.model_copy(update=history),
-        dict(table.io.properties),
+        # Among them may be the client's own principal, which is no text and stays here.
+        {name: text for name, text in table.io.properties.items() if isinstance(text, str)},
         columns_of(table.schema()),
         {
             name.removeprefix(PROMOTED): column

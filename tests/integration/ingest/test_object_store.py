@@ -15,7 +15,7 @@ from moraine.ingest.ledger import WriterLedger
 from moraine.ingest.staging import measure
 from moraine.ingest.tables import IngestTables
 from moraine.ingest.writer import Writer
-from moraine.settings import CatalogSettings, IngestSettings
+from moraine.settings import CatalogAuthSettings, CatalogSettings, IngestSettings
 from moraine.tasks.store import open_pool
 from support.ingest import ndjson, new_key, new_table
 from support.platform import wait_for
@@ -71,7 +71,12 @@ def test_rows_are_written_to_s3(
         tables = IngestTables("lake", CatalogSettings(uri=s3_catalog, storage=storage))
     else:
         vending = request.getfixturevalue("vending_catalog")
-        tables = IngestTables("lake", vending.settings())
+        auth = CatalogAuthSettings(
+            kind="oauth2",
+            client_id=vending.client_id,
+            client_secret=SecretStr(vending.client_secret),
+        )
+        tables = IngestTables("lake", CatalogSettings(uri=vending.url, auth=auth))
     table = new_table()
     keys = [new_key() for _ in range(3)]
     import psycopg

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,9 +9,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 import requests
 
-from support.ingest import Door, IngestSite, free_port, ndjson, new_key, new_table, running_site
+from support.ingest import (
+    ApiProcess,
+    Door,
+    IngestSite,
+    ndjson,
+    new_key,
+    new_table,
+    running_site,
+)
 from support.platform import wait_for
-from support.processes import await_answer, running
 
 POINTS = ["ingest.written", "ingest.committed", "ingest.before_finalize"]
 
@@ -99,25 +102,6 @@ def test_a_held_writer_that_comes_back_late_changes_nothing(site: IngestSite, do
     ]
 
 
-class ApiProcess:
-    """The API in a process of its own, at one port however often it is started."""
-
-    def __init__(self, site: IngestSite) -> None:
-        self._site = site
-        self._port = free_port()
-        self._log = site.folder / "api.log"
-        self.door = Door(f"http://127.0.0.1:{self._port}", site.issuer.token())
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[subprocess.Popen[bytes]]:
-        main = "from moraine.cli import main; main()"
-        argv = [sys.executable, "-c", main, "api", "--port", str(self._port)]
-        environment = self._site.environment()
-        with running(argv, self._site.folder, environment, self._log) as process:
-            await_answer(f"{self.door.url}/v1/x", process, self._log, 60, lambda _: True)
-            yield process
-
-
 @pytest.mark.parametrize("point", ["ingest.reserved", "ingest.staged"])
 def test_an_api_process_that_is_killed_neither_loses_nor_doubles(
     site: IngestSite, door: Door, point: str
@@ -145,62 +129,6 @@ def test_an_api_process_that_is_killed_neither_loses_nor_doubles(
     assert response.status_code == 200, response.text
     assert response.json()["replayed"] is (point == "ingest.staged")
     assert site.select(f"SELECT count(*) AS n FROM {{db}}.{table}") == [{"n": 3000}]
-
-
-def test_under_load_from_many_clients_with_kills_every_row_is_there_once(
-    site: IngestSite, door: Door
-) -> None:
-    """Writers are killed at changing points, again and again, while clients send and retry."""
-    table = new_table()
-    clients, requests_each = 8, 6
-    done = threading.Event()
-
-    def client(number: int) -> list[str]:
-        keys = []
-        for turn in range(requests_each):
-            key = f"{table}-{number}-{turn}"
-            bad = turn == 3
-            body = ndjson(rows_of(key, 10 if turn % 2 else 1200))
-            if bad:
-                body += b'{"message": 5}\n'
-            while True:
-                response = door.send(table, body, key)
-                if response.status_code == (400 if bad else 200):
-                    break
-                assert response.status_code in (409, 503), response.text
-            if not bad:
-                keys.append(key)
-        return keys
-
-    def kill_writers() -> int:
-        kills = 0
-        while not done.is_set():
-            site.failpoints.kill_at(POINTS[kills % len(POINTS)])
-            with site.writer_process() as writer:
-                while not done.is_set() and writer.poll() is None:
-                    time.sleep(0.05)
-                kills += writer.poll() == -9
-        return kills
-
-    with ThreadPoolExecutor(clients + 1) as pool:
-        killer = pool.submit(kill_writers)
-        acknowledged = [key for keys in pool.map(client, range(clients)) for key in keys]
-        done.set()
-        kills = killer.result()
-    site.failpoints.clear()
-
-    assert kills >= 3
-    found = site.select(
-        f"SELECT message, count(*) AS n, count(DISTINCT place) AS places FROM {{db}}.{table} "
-        "GROUP BY message"
-    )
-    counted = {row["message"]: (row["n"], row["places"]) for row in found}
-    expected = {
-        key: (1200, 1200) if int(key.rsplit("-", 1)[1]) % 2 == 0 else (10, 10)
-        for key in acknowledged
-    }
-    assert counted == expected
-    assert len(acknowledged) == clients * (requests_each - 1)
 
 
 def test_keys_are_swept_after_their_time(site: IngestSite, door: Door) -> None:

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -32,7 +33,7 @@ from support.api_server import running_api
 from support.issuer import URL as ISSUER
 from support.issuer import Issuer
 from support.platform import Failpoints, wait_for
-from support.processes import running
+from support.processes import await_answer, running
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -201,6 +202,26 @@ class Door:
     def call(self, method: str, path: str, **options: Any) -> requests.Response:
         headers = {"Authorization": f"Bearer {self.token}"}
         return requests.request(method, f"{self.url}{path}", headers=headers, timeout=30, **options)
+
+
+class ApiProcess:
+    """The API in a process of its own, at one port however often it is started."""
+
+    def __init__(self, site: IngestSite, **changes: str) -> None:
+        self._site = site
+        self._changes = changes
+        self._port = free_port()
+        self._log = site.folder / "api.log"
+        self.door = Door(f"http://127.0.0.1:{self._port}", site.issuer.token())
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[subprocess.Popen[bytes]]:
+        main = "from moraine.cli import main; main()"
+        argv = [sys.executable, "-c", main, "api", "--port", str(self._port)]
+        environment = self._site.environment(**self._changes)
+        with running(argv, self._site.folder, environment, self._log) as process:
+            await_answer(f"{self.door.url}/v1/x", process, self._log, 60, lambda _: True)
+            yield process
 
 
 def free_port() -> int:

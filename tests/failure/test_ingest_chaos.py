@@ -1,0 +1,280 @@
+"""All four doors at once, while writers, readers and watchers are killed at every point.
+
+`INGEST_CHAOS_SECONDS=300 pytest tests/failure/test_ingest_chaos.py` goes on for longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import pytest
+import requests
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
+
+from support.ingest import (
+    CATALOG,
+    DATABASE,
+    ApiProcess,
+    IngestSite,
+    ndjson,
+    new_table,
+    running_site,
+)
+from support.kafka import Broker, running_broker
+from support.kafka_reading import Topic
+from support.platform import wait_for
+from support.processes import running
+
+SECONDS = float(os.environ.get("INGEST_CHAOS_SECONDS", "25"))
+PATIENCE = 180.0
+
+WRITER_POINTS = ["ingest.written", "ingest.committed", "ingest.before_finalize"]
+API_POINTS = ["ingest.reserved", "ingest.staged"]
+READER_POINTS = ["kafka.written", "kafka.letters_committed", "kafka.committed"]
+WATCHER_POINTS = ["filedrop.hashed", "filedrop.taken", "filedrop.settled"]
+
+_WATCHER = """
+import asyncio
+from moraine.ingest.filedrop.running import watch
+from moraine.settings import get_settings
+
+settings = get_settings()
+while True:
+    asyncio.run(watch(settings.ledger.url.get_secret_value(), settings, lambda _: {}))
+"""
+
+Start = Callable[[], contextlib.AbstractContextManager[Popen[bytes]]]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestSite]:
+    with running_site(tmp_path_factory.mktemp("chaos")) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running_broker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+class Chaos:
+    """Keeps processes alive that are killed again and again."""
+
+    def __init__(self, site: IngestSite) -> None:
+        self._site = site
+        self._calm = threading.Event()
+        self._over = threading.Event()
+        self.kills: Counter[str] = Counter()
+
+    def keep(self, start: Start, points: list[str]) -> None:
+        turn = 0
+        while not self._over.is_set():
+            point = points[turn % len(points)]
+            if not self._calm.is_set():
+                self._site.failpoints.kill_at(point)
+            with start() as process:
+                while not self._over.is_set() and process.poll() is None:
+                    time.sleep(0.05)
+                if process.poll() == -9:
+                    self.kills[point] += 1
+                    turn += 1
+
+    def calm_down(self) -> None:
+        """Nothing more is killed; what was killed is started again."""
+        self._calm.set()
+        self._site.failpoints.clear()
+
+    def end(self) -> None:
+        self._over.set()
+
+
+def test_every_acknowledged_row_is_there_once(site: IngestSite, broker: Broker) -> None:
+    tables = {door: f"{door}_{new_table()}" for door in ("rest", "drop", "kafka")}
+    drop = site.folder / "drop"
+    (drop / DATABASE / tables["drop"]).mkdir(parents=True)
+    broker.create_topic(tables["kafka"], partitions=2)
+    topic = Topic(site, broker, tables["kafka"], tables["kafka"])
+    api = ApiProcess(site, otlp__database="chaos_otel")
+    chaos = Chaos(site)
+    prefix = {"location": str(drop), "settle": "0s"}
+
+    @contextlib.contextmanager
+    def watcher() -> Iterator[Popen[bytes]]:
+        given = {"filedrop__prefixes": json.dumps({"drop": prefix})}
+        log = site.folder / "watcher.log"
+        with running(
+            [sys.executable, "-c", _WATCHER], site.folder, site.environment(**given), log
+        ) as process:
+            yield process
+
+    end = time.monotonic() + SECONDS
+    with ThreadPoolExecutor(12) as pool:
+        kept = [
+            pool.submit(chaos.keep, *one)
+            for one in (
+                (site.writer_process, WRITER_POINTS),
+                (api.running, API_POINTS),
+                (topic.reader_process, READER_POINTS),
+                (watcher, WATCHER_POINTS),
+            )
+        ]
+        try:
+            senders = [
+                *(pool.submit(_send_over_rest, api, tables["rest"], n, end) for n in range(3)),
+                pool.submit(_drop_files, drop / DATABASE / tables["drop"], end),
+                pool.submit(_produce, topic, end),
+                pool.submit(_export, api, end),
+            ]
+            rest = [senders[n].result(PATIENCE) for n in range(3)]
+            dropped, produced, exported = (one.result(PATIENCE) for one in senders[3:])
+            chaos.calm_down()
+            expected_rest = {key: rows for sent in rest for key, rows in sent.items()}
+            _await_counts(site, tables["drop"], dropped)
+            _await_counts(site, tables["kafka"], produced["good"])
+            _await_counts(site, tables["rest"], expected_rest)
+            _await_counts(site, "otel_logs", exported, f"{CATALOG}.chaos_otel", "body")
+        finally:
+            chaos.end()
+        for one in kept:
+            one.result(60)
+
+    letters = [bytes(letter["value"]) for letter in topic.letters()]
+    assert sorted(letters) == sorted(produced["bad"])
+    assert sum(chaos.kills.values()) >= 4, chaos.kills
+    print(
+        f"{SECONDS:g} s, kills {dict(chaos.kills)}: {len(expected_rest)} REST requests, "
+        f"{len(dropped)} files, {sum(produced['good'].values())} messages and "
+        f"{len(produced['bad'])} bad ones, {sum(exported.values())} records"
+    )
+
+
+def _await_counts(
+    site: IngestSite,
+    table: str,
+    expected: dict[str, int],
+    database: str = f"{CATALOG}.{DATABASE}",
+    column: str = "message",
+) -> None:
+    """Exactly these rows: as soon as all are there, no more may be."""
+
+    def count() -> dict[str, int]:
+        if not site.spark.catalog.tableExists(f"{database}.{table}"):
+            return {}
+        found = site.spark.table(f"{database}.{table}").groupBy(column).count().collect()
+        return {row[0]: row[1] for row in found}
+
+    wait_for(
+        lambda: sum(count().values()) >= sum(expected.values()) or None,
+        lambda: f"{table}: {_difference(count(), expected)}",
+        PATIENCE,
+        pause=1,
+    )
+    assert count() == expected, _difference(count(), expected)
+
+
+def _difference(found: dict[str, int], expected: dict[str, int]) -> list[Any]:
+    keys = [key for key in {*found, *expected} if found.get(key) != expected.get(key)]
+    return [(key, found.get(key), expected.get(key)) for key in keys[:10]]
+
+
+def _send_over_rest(api: ApiProcess, table: str, client: int, end: float) -> dict[str, int]:
+    """What was acknowledged. Every request is repeated until it is, some are bad."""
+    acknowledged: dict[str, int] = {}
+    turn = 0
+    while time.monotonic() < end:
+        key, rows, bad = f"{table}-{client}-{turn}", (7, 1500)[turn % 2], turn % 5 == 3
+        body = ndjson([{"message": key, "place": place} for place in range(rows)])
+        if bad:
+            body += b'{"message": 5}\n'
+        while True:
+            with contextlib.suppress(requests.ConnectionError):
+                answer = api.door.send(table, body, key)
+                if answer.status_code in (200, 400):
+                    assert (answer.status_code == 400) is bad, answer.text
+                    break
+                assert answer.status_code in (409, 503), answer.text
+            time.sleep(0.1)
+        if not bad:
+            acknowledged[key] = rows
+        turn += 1
+    return acknowledged
+
+
+def _drop_files(folder: Path, end: float) -> dict[str, int]:
+    dropped: dict[str, int] = {}
+    turn = 0
+    while time.monotonic() < end:
+        name = f"file{turn}"
+        body = ndjson([{"message": name, "place": place} for place in range(50)])
+        bad = turn % 5 == 3
+        if bad:
+            body += b'{"message": 5}\n'
+        draft = folder / f".{name}"
+        draft.write_bytes(body)
+        draft.rename(folder / f"{name}.ndjson")
+        if not bad:
+            dropped[name] = 50
+        turn += 1
+        time.sleep(0.7)
+    return dropped
+
+
+def _produce(topic: Topic, end: float) -> dict[str, Any]:
+    good: dict[str, int] = {}
+    bad: list[bytes] = []
+    turn = 0
+    while time.monotonic() < end:
+        messages = [json.dumps({"message": f"m{turn}-{n}"}).encode() for n in range(40)]
+        broken = f'{{"message": {turn}}}'.encode()
+        topic.send(*messages, broken)
+        good |= {f"m{turn}-{n}": 1 for n in range(40)}
+        bad.append(broken)
+        turn += 1
+        time.sleep(0.7)
+    return {"good": good, "bad": bad}
+
+
+def _export(api: ApiProcess, end: float) -> dict[str, int]:
+    exported: dict[str, int] = {}
+    turn = 0
+    while time.monotonic() < end:
+        records = [
+            LogRecord(time_unix_nano=time.time_ns(), body=AnyValue(string_value=f"log{turn}-{n}"))
+            for n in range(20)
+        ]
+        request = ExportLogsServiceRequest(
+            resource_logs=[ResourceLogs(scope_logs=[ScopeLogs(log_records=records)])]
+        )
+        while True:
+            with contextlib.suppress(requests.ConnectionError):
+                answer = requests.post(
+                    f"{api.door.url}/v1/logs",
+                    data=request.SerializeToString(),
+                    headers={
+                        "Content-Type": "application/x-protobuf",
+                        "Authorization": f"Bearer {api.door.token}",
+                    },
+                    timeout=30,
+                )
+                if answer.status_code == 200:
+                    break
+                assert answer.status_code == 503, answer.text
+            time.sleep(0.1)
+        exported |= {f"log{turn}-{n}": 1 for n in range(20)}
+        turn += 1
+        time.sleep(0.3)
+    return exported

@@ -12,6 +12,8 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -95,6 +97,8 @@ AIMS = {
 
 def main() -> None:
     arguments = _parse_arguments()
+    # Who ends it this way wants the stack gone as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     report = Report("ingest", f"Ingest of {arguments.rows:,} rows, and of few")
     report.figure("load_at_start", [os.getloadavg()[0]])
     with tempfile.TemporaryDirectory(prefix="moraine-bench-") as home:

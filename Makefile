@@ -5,7 +5,7 @@ READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up down status logs test test-unit rck lint openapi lock clean \
-        bench bench-ledger bench-latency bench-purge bench-gateway
+        bench bench-ledger bench-latency bench-purge bench-gateway bench-ingest
 
 help: ## List these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -55,7 +55,7 @@ lint: $(READY) ## Ruff and mypy
 openapi: $(READY) ## Write docs/openapi.json anew
 	@$(BIN)/moraine api --openapi > docs/openapi.json
 
-bench: bench-ledger bench-latency bench-purge bench-gateway ## Run every benchmark
+bench: bench-ledger bench-latency bench-purge bench-gateway bench-ingest ## Run every benchmark
 
 bench-ledger: setup ## Claim and complete against PgQueuer and procrastinate
 	@$(BIN)/python bench/ledger.py
@@ -68,6 +68,9 @@ bench-purge: setup ## Purges of 100,000 and a million files against Iceberg's ow
 
 bench-gateway: setup ## The gateway against a plain proxy and the catalog itself
 	@$(BIN)/python bench/gateway.py
+
+bench-ingest: setup ## Ingest against Spark's own JSON reader, pyiceberg and ready Parquet
+	@$(BIN)/python bench/ingest.py
 
 lock: $(READY) ## Renew requirements.lock
 	@$(BIN)/uv pip compile requirements-dev.txt -o requirements.lock --python-version 3.11 --no-header --annotation-style line --quiet

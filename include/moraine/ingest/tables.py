@@ -239,9 +239,18 @@ def _commit(
     summary: Mapping[str, str],
     properties: Mapping[str, str],
 ) -> None:
-    # pyiceberg would try again by itself, without the question whether it still may. This is our
-    # copy of the properties; the catalog does not hear of it.
-    table.metadata.properties.update(_NO_RETRIES)
+    # pyiceberg would try again by itself, without the question whether it still may. And it copies
+    # all it knows of the table over and over, which with a hundred snapshots takes longer than the
+    # rest. This is our copy of the metadata; the catalog does not hear of it, and answers with all.
+    metadata = table.metadata
+    table.metadata = metadata.model_copy(
+        update={
+            "properties": {**metadata.properties, **_NO_RETRIES},
+            "snapshots": [current] if (current := metadata.current_snapshot()) else [],
+            "snapshot_log": [],
+            "metadata_log": [],
+        }
+    )
     with table.transaction() as transaction:
         if properties:
             transaction.set_properties(dict(properties))

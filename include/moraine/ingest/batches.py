@@ -314,7 +314,7 @@ class BatchWriter:
         expire_old_snapshots(
             table,
             keep=self._writer.snapshots_kept,
-            is_open=lambda before: self._ledger.has_open(batch.database, batch.table, before),
+            in_doubt=lambda: self._ledger.in_doubt(batch.database, batch.table, batch.id),
         )
 
     def _reject(self, batch: Batch, errors: dict[int, dict[str, Any]]) -> None:

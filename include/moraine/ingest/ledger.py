@@ -233,9 +233,10 @@ class WriterLedger:
         rows = self._queries.run("lost_batches", database=database, table=table)
         return [row["batch"] for row in rows]
 
-    def has_open(self, database: str, table: str, before: datetime) -> bool:
-        rows = self._queries.run("open_requests", database=database, table=table, before=before)
-        return bool(rows[0]["open"])
+    def in_doubt(self, database: str, table: str, batch: UUID) -> bool:
+        """Whether another batch than this may have been committed without the ledger's knowing."""
+        rows = self._queries.run("in_doubt", database=database, table=table, batch=batch)
+        return bool(rows[0]["in_doubt"])
 
     def count_commit(self, door: str, seconds: float) -> None:
         self._queries.run("count_commit", door=door, seconds=seconds)

@@ -8,7 +8,6 @@ maintain. Snapshots that a branch or a tag names stay.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 
 import requests
 from pyiceberg.exceptions import CommitFailedException, RESTError
@@ -20,17 +19,15 @@ from moraine.log import get_logger
 
 log = get_logger(__name__)
 
-# Fewer would make every commit an expiry; more is read with every commit.
+# Less would make every commit an expiry; more is read with every commit.
 _SLACK = 0.5
-# Whatever may be under way refers to younger ones.
-_TOO_YOUNG = timedelta(minutes=1)
 
 
-def expire_old_snapshots(table: Table, *, keep: int, is_open: Callable[[datetime], bool]) -> int:
+def expire_old_snapshots(table: Table, *, keep: int, in_doubt: Callable[[], bool]) -> int:
     """Remove the oldest snapshots if there are many; how many went.
 
-    `is_open` tells whether a request from before a time is not settled yet: it may be found in a
-    snapshot that is older than it would be otherwise.
+    `in_doubt` tells whether somebody may still have to look for a key among them: another writer
+    that has not closed its batch, or whoever comes after one that was lost.
     """
     if table.metadata.properties.get(MADE_HERE) != "true":
         return 0
@@ -38,19 +35,13 @@ def expire_old_snapshots(table: Table, *, keep: int, is_open: Callable[[datetime
     if len(snapshots) < keep * (1 + _SLACK) or not all(map(_is_append, snapshots)):
         return 0
     named = {ref.snapshot_id for ref in table.metadata.refs.values()}
-    before = datetime.now(UTC) - _TOO_YOUNG
-    old = [
-        snapshot
-        for snapshot in snapshots[:-keep]
-        if snapshot.snapshot_id not in named
-        and datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC) < before
-    ]
-    # Where many commits come in a minute, most are too young, and some just old enough each time.
-    if len(old) < keep * _SLACK or is_open(before):
+    old = [snapshot for snapshot in snapshots[:-keep] if snapshot.snapshot_id not in named]
+    if not old or in_doubt():
         return 0
-    kept = [snapshot for snapshot in snapshots if snapshot not in old]
-    # What goes with them: their lists, and manifests that were merged since.
-    gone = _manifests(table, old) - _manifests(table, kept)
+    # What goes with them: their lists, and manifests that were merged since. What is not in the
+    # first that is kept is in none after it; those with names lie before it.
+    among_old = [snapshot for snapshot in snapshots[:-keep] if snapshot.snapshot_id in named]
+    gone = _manifests(table, old) - _manifests(table, [*among_old, snapshots[-keep]])
     lists = {snapshot.manifest_list for snapshot in old}
     try:
         expiry = table.maintenance.expire_snapshots()

@@ -17,7 +17,7 @@ WITH known AS (
         schema_evolve = excluded.schema_evolve, state = excluded.state,
         fingerprint = excluded.fingerprint, location = excluded.location,
         body_bytes = excluded.body_bytes, body_lines = excluded.body_lines, batch = NULL,
-        failures = 0,
+        failures = 0, doubtful = false,
         lease_expires_at = excluded.lease_expires_at, snapshot_id = NULL, extent_count = NULL,
         rows_ingested = NULL, bytes_written = NULL, error = NULL, reserved_at = now(),
         applied_at = NULL, expires_at = NULL
@@ -177,7 +177,7 @@ WITH silent AS (
     UPDATE ingest_batches SET lost = true
     WHERE NOT lost AND lease_expires_at <= now() RETURNING batch
 ), released AS (
-    UPDATE ingest_ledger SET state = 'staged', batch = NULL
+    UPDATE ingest_ledger SET state = 'staged', batch = NULL, doubtful = true
     WHERE state = 'writing' AND batch IN (SELECT batch FROM silent) RETURNING id
 )
 SELECT batch, (SELECT count(*) FROM released) AS requests FROM silent
@@ -186,7 +186,7 @@ SELECT batch, (SELECT count(*) FROM released) AS requests FROM silent
 WITH lost AS (
     UPDATE ingest_batches SET lost = true WHERE batch = %(batch)s AND NOT lost RETURNING batch
 )
-UPDATE ingest_ledger SET state = 'staged', batch = NULL
+UPDATE ingest_ledger SET state = 'staged', batch = NULL, doubtful = true
 WHERE state = 'writing' AND batch IN (SELECT batch FROM lost) RETURNING id
 
 -- name: open_batch
@@ -209,10 +209,15 @@ ON CONFLICT (door) DO UPDATE SET commits = old.commits + 1,
     seconds = old.seconds + excluded.seconds
 RETURNING commits
 
--- name: open_requests
-SELECT count(*) AS open FROM ingest_ledger
-WHERE state IN ('staged', 'writing') AND database_name = %(database)s AND table_name = %(table)s
-  AND reserved_at < %(before)s
+-- name: in_doubt
+SELECT EXISTS (
+    SELECT FROM ingest_batches
+    WHERE database_name = %(database)s AND table_name = %(table)s AND batch <> %(batch)s
+) OR EXISTS (
+    SELECT FROM ingest_ledger
+    WHERE doubtful AND state IN ('staged', 'writing')
+      AND database_name = %(database)s AND table_name = %(table)s
+) AS in_doubt
 
 -- name: remove_expired
 -- A dropped file that nobody has looked at since it was taken is still to learn its outcome.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +86,7 @@ def test_a_catalog_that_is_away_for_a_while_delays_and_loses_nothing(
     assert site.select(f"SELECT count(*) AS n FROM {{db}}.{table}") == [{"n": 1}]
 
 
-def test_history_is_kept_short_where_all_is_appended(
-    site: IngestSite, door: Door, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(maintenance, "_TOO_YOUNG", timedelta(0))
+def test_history_is_kept_short_where_all_is_appended(site: IngestSite, door: Door) -> None:
     table = new_table()
     for number in range(10):
         assert door.send(table, [{"message": str(number)}]).status_code == 200
@@ -102,8 +98,8 @@ def test_history_is_kept_short_where_all_is_appended(
     folder = site.stack.catalog.warehouse / DATABASE / table / "metadata"
     lists_before = len(list(folder.glob("snap-*.avro")))
 
-    assert maintenance.expire_old_snapshots(loaded, keep=4, is_open=lambda _: True) == 0
-    assert maintenance.expire_old_snapshots(loaded, keep=4, is_open=lambda _: False) == 5
+    assert maintenance.expire_old_snapshots(loaded, keep=4, in_doubt=lambda: True) == 0
+    assert maintenance.expire_old_snapshots(loaded, keep=4, in_doubt=lambda: False) == 5
 
     left = tables.load(DATABASE, table)
     assert len(left.metadata.snapshots) == 5
@@ -114,16 +110,13 @@ def test_history_is_kept_short_where_all_is_appended(
     assert door.send(table, [{"message": "after"}]).status_code == 200
 
 
-def test_a_table_that_others_rewrite_is_left_to_them(
-    site: IngestSite, door: Door, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(maintenance, "_TOO_YOUNG", timedelta(0))
+def test_a_table_that_others_rewrite_is_left_to_them(site: IngestSite, door: Door) -> None:
     table = new_table()
     for number in range(6):
         door.send(table, [{"message": str(number)}])
     site.select(f"DELETE FROM {{db}}.{table} WHERE message = '3'")
     loaded = site.tables().load(DATABASE, table)
-    assert maintenance.expire_old_snapshots(loaded, keep=2, is_open=lambda _: False) == 0
+    assert maintenance.expire_old_snapshots(loaded, keep=2, in_doubt=lambda: False) == 0
 
 
 def test_files_of_a_lost_batch_stay_until_another_commit(

@@ -207,7 +207,7 @@ class TopicReader:
         expire_old_snapshots(
             done,
             keep=self._settings.writer.snapshots_kept,
-            is_open=lambda before: self._ledger.has_open(target.database, target.name, before),
+            in_doubt=lambda: self._ledger.in_doubt(target.database, target.name, target.batch),
         )
         return True
 

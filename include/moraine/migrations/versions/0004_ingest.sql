@@ -21,6 +21,8 @@ CREATE TABLE ingest_ledger (
     batch             uuid,
     -- How often Spark failed with it. Then it is tried alone; after some times it is left alone.
     failures          integer NOT NULL DEFAULT 0,
+    -- Whether it was in a batch whose writer was lost: the table may have it.
+    doubtful          boolean NOT NULL DEFAULT false,
     lease_expires_at  timestamptz,
     snapshot_id       bigint,
     extent_count      integer,
@@ -34,6 +36,8 @@ CREATE TABLE ingest_ledger (
 
 CREATE INDEX ingest_ledger_staged ON ingest_ledger (id) WHERE state = 'staged';
 CREATE INDEX ingest_ledger_batch ON ingest_ledger (batch) WHERE state = 'writing';
+CREATE INDEX ingest_ledger_doubtful ON ingest_ledger (table_name)
+    WHERE doubtful AND state IN ('staged', 'writing');
 CREATE INDEX ingest_ledger_expires ON ingest_ledger (expires_at) WHERE expires_at IS NOT NULL;
 
 -- Small bodies. They go when what they say is in the table.

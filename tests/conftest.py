@@ -64,6 +64,8 @@ class ByStack(LoadScopeScheduling):  # type: ignore[misc]
 
 _STACKS = (
     ("gateway", "tests/failure/test_gateway_killed"),
+    ("ingest", "tests/failure/test_killed_writers"),
+    ("ingest", "tests/failure/test_ingest_chaos"),
     ("platform", "tests/e2e/"),
     ("platform", "tests/failure/"),
     ("stores", "tests/integration/gateway/test_engines"),
@@ -73,6 +75,7 @@ _STACKS = (
     ("stores", "tests/integration/stores/"),
     ("stores", "tests/integration/ingest/test_filedrop"),
     ("stores", "tests/contract/test_storage"),
+    ("ingest", "tests/integration/ingest/"),
     ("gateway", "tests/integration/gateway/"),
     ("catalog", "tests/integration/catalog/"),
 )

@@ -13,10 +13,13 @@ at once are harmless.
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
 from airflow.sdk import dag, task
 
 from moraine.settings import get_settings
+
+SUBMITTED_APP = str(Path(__file__).resolve().parents[1] / "spark_apps" / "ingest_batch.py")
 
 
 @dag(
@@ -34,7 +37,7 @@ def ingest_kafka() -> None:
         """Read; the return value is how many messages were committed."""
         from moraine.ingest import runs
 
-        return runs.read_topics()
+        return runs.read_topics(SUBMITTED_APP)
 
     read()
 

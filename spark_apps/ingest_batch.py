@@ -1,9 +1,9 @@
-"""Writes what the doors of ingest take in, on the Spark it was submitted to.
+"""Writes what the doors of ingest take in, or reads Kafka topics, on the Spark it was submitted to.
 
-spark-submit ingest_batch.py
+spark-submit ingest_batch.py [write | kafka]
 
-It ends after `ingest.writer.run-duration`, or cleanly on SIGTERM. Any number of them may run. The
-ledger comes from MORAINE_LEDGER__URL, the catalog from the settings.
+It ends after `ingest.writer.run-duration` or `ingest.kafka.run-duration`, or cleanly on SIGTERM.
+Any number of them may run. The ledger comes from MORAINE_LEDGER__URL, the rest from the settings.
 """
 
 import argparse
@@ -12,19 +12,21 @@ import os
 from pyspark.sql import SparkSession
 
 from moraine import log
-from moraine.runtime import write_ingested
+from moraine.runtime import read_topics, write_ingested
 from moraine.settings import get_settings
+
+WORK = {"write": write_ingested, "kafka": read_topics}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", nargs="?", default="ingest", help="how the app calls itself")
+    parser.add_argument("work", nargs="?", default="write", choices=WORK)
     arguments = parser.parse_args()
     log.configure()
-    spark = SparkSession.builder.appName(f"moraine {arguments.name}").getOrCreate()
+    spark = SparkSession.builder.appName(f"moraine {arguments.work}").getOrCreate()
     try:
         submitter = os.getppid()
-        write_ingested(
+        WORK[arguments.work](
             lambda: spark,
             get_settings().ledger.url.get_secret_value(),
             # Spark goes with the process that submitted this one.

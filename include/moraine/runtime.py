@@ -157,8 +157,14 @@ def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def read_topics(session: Callable[[], SparkSession], ledger_url: str | None = None) -> int:
-    """Read the configured Kafka topics into their tables, for as long as a run may last."""
+def read_topics(
+    session: Callable[[], SparkSession],
+    ledger_url: str | None = None,
+    *,
+    is_over: Callable[[], bool] = lambda: False,
+) -> int:
+    """Read the configured Kafka topics into their tables, for as long as a run may last, or until
+    it is over. How many messages that were."""
     from moraine.ingest.kafka.broker import Broker
     from moraine.ingest.kafka.reader import TopicReader
     from moraine.ingest.kafka.service import KafkaReader
@@ -179,7 +185,7 @@ def read_topics(session: Callable[[], SparkSession], ledger_url: str | None = No
         readers = {topic: TopicReader(topic, ingest, *parts) for topic in kafka.topics}
         reader = KafkaReader(readers, ledger, poll_interval=kafka.poll_interval, lease=lease)
         with _stopped_by_signals(reader.stop):
-            return reader.run(kafka.run_duration.total_seconds())
+            return reader.run(kafka.run_duration.total_seconds(), is_over)
 
 
 def forget_ingested_keys(url: str | None = None) -> int:

@@ -52,7 +52,7 @@ class InvalidName(IngestError):
 
 
 class NoSuchTable(IngestError):
-    """There is no such table; make it first, or send X-Auto-Create: true."""
+    """There is no such table; make it first, or let it be made (X-Auto-Create, auto-create)."""
 
     code = "table_not_found"
     http_status = 404

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from moraine import runtime
@@ -9,21 +11,24 @@ from moraine.errors import MoraineError
 from moraine.settings import get_settings
 
 
-def read_topics() -> int:
-    try:
-        return runtime.read_topics(runtime.spark_session)
-    except MoraineError as error:
-        raise AirflowFailException(f"{error.code}: {error}") from error
-
-
 def write(application: str) -> int:
-    """Write on the warm Connect server, or in an app submitted to a master."""
+    """Write what the doors take in."""
+    return _run("write", runtime.write_ingested, application)
+
+
+def read_topics(application: str) -> int:
+    """Read Kafka topics."""
+    return _run("kafka", runtime.read_topics, application)
+
+
+def _run(name: str, work: Callable[..., int], application: str) -> int:
+    """On the warm Connect server, or in an app submitted to a master. How much was done there."""
     if not get_settings().ingest.enabled:
         raise AirflowSkipException("ingest.enabled is off.")
     try:
         if runtime.spark_is_submitted():
-            runtime.submit(application, ["ingest"])
+            runtime.submit(application, [name])
             return 0
-        return runtime.write_ingested(runtime.spark_session)
+        return work(runtime.spark_session)
     except MoraineError as error:
         raise AirflowFailException(f"{error.code}: {error}") from error

@@ -84,8 +84,8 @@ class IngestTables:
                 return found
             except (NoSuchTableError, NoSuchNamespaceError):
                 raise NoSuchTable(
-                    f"There is no table {database}.{table}; make it first, or send "
-                    "X-Auto-Create: true."
+                    f"There is no table {database}.{table}; make it first, or let it be made "
+                    "(X-Auto-Create over REST, auto-create in the settings of other doors)."
                 ) from None
 
     def create(

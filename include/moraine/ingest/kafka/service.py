@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -38,8 +38,8 @@ class KafkaReader:
     def stop(self) -> None:
         self._stop.set()
 
-    def run(self, seconds: float) -> int:
-        """How many messages were read.
+    def run(self, seconds: float, is_over: Callable[[], bool] = lambda: False) -> int:
+        """Read for so long, or until stopped or over. How many messages that were.
 
         A topic that fails is tried again after a pause, which does not stop the others. Raises what
         the last of them failed with at the end; and SparkUnavailable at once, when Spark went away.
@@ -47,7 +47,7 @@ class KafkaReader:
         end = time.monotonic() + seconds
         total = 0
         with self._heartbeats():
-            while not self._stop.is_set() and time.monotonic() < end:
+            while not self._stop.is_set() and time.monotonic() < end and not is_over():
                 read = sum(self._read(topic) for topic in self._readers)
                 total += read
                 if not read:

@@ -67,8 +67,10 @@ class Batch:
     """Where its files are, should it be killed before it knows better."""
     unused: list[DataFile] = field(default_factory=list)
     """Files of requests that were refused."""
+    attempted: bool = False
+    """Whether its files may be the table's: from then on nobody here may delete them."""
     given_up: bool = False
-    """Whether it may be committed or not, nobody here knows."""
+    """Whoever takes its requests next finds out what became of them."""
 
     def applied(self) -> dict[str, Applied]:
         return {
@@ -125,15 +127,20 @@ class BatchWriter:
                 self._commit(batch, table, begun)
         except Lost:
             log.warning("ingest.batch.lost", batch=str(batch.id))
+            if batch.attempted:
+                self._give_up(batch)
         except BaseException as error:
             blamed = isinstance(error, SparkJobFailed)
             # Not if the database is gone: then the lease runs out, which comes to the same.
             with contextlib.suppress(MoraineError):
-                self._discard(batch, batch.files)
+                if batch.attempted:
+                    self._give_up(batch)
+                else:
+                    self._discard(batch, batch.files)
             raise
         finally:
-            self._ledger.release(batch.id, blamed=blamed)
             if not batch.given_up:
+                self._ledger.release(batch.id, blamed=blamed)
                 self._ledger.close(batch.id)
 
     def interrupt(self, batches: Iterable[UUID]) -> None:
@@ -262,22 +269,20 @@ class BatchWriter:
             raise Lost
         started = time.monotonic()
 
+        ours = {(key, one.id) for key, one in applied.items()}
+
         def may_commit(table: Table) -> bool:
             return (
                 table.metadata.table_uuid == uuid
                 and self._ledger.hold(batch.id, paths)
-                and not any((key, one.id) in keys_in(table) for key, one in applied.items())
+                and ours.isdisjoint(keys_in(table))
             )
 
         summary = {**keys_summary(applied), BATCH: str(batch.id)}
-        try:
-            done = self._tables.append(
-                table, batch.files, summary, may_commit, attempts=self._writer.commit_attempts
-            )
-        except Exception:
-            # An attempt may still land: whoever takes the rows next finds out.
-            self._give_up(batch)
-            raise
+        batch.attempted = True
+        done = self._tables.append(
+            table, batch.files, summary, may_commit, attempts=self._writer.commit_attempts
+        )
         failpoint("ingest.committed")
         if done is None:
             done = self._settle_lost_commit(batch)
@@ -294,12 +299,10 @@ class BatchWriter:
         table = self._tables.load(batch.database, batch.table)
         if str(batch.id) in batches_in(table):
             return table
-        self._give_up(batch)
         raise Lost
 
     def _give_up(self, batch: Batch) -> None:
-        """The files stay until another's commit makes sure that nobody can commit them."""
-        batch.files = []
+        """Its files stay until another's commit makes sure that nobody can commit them."""
         batch.given_up = True
         self._ledger.give_up(batch.id)
 

@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import requests
@@ -267,9 +268,16 @@ def keys_in(table: Table) -> dict[tuple[str, int], Applied]:
         text = snapshot.summary.additional_properties.get(KEYS) if snapshot.summary else None
         if text is None:
             continue
-        for key, (number, rows, extents, size) in json.loads(text).items():
+        for key, (number, rows, extents, size) in _parse_keys(text).items():
             found[key, number] = Applied(number, rows, extents, size, snapshot.snapshot_id)
     return found
+
+
+@lru_cache(maxsize=1000)
+def _parse_keys(text: str) -> dict[str, list[int]]:
+    """Snapshots do not change, and every commit looks at all of them."""
+    parsed: dict[str, list[int]] = json.loads(text)
+    return parsed
 
 
 def batches_in(table: Table) -> set[str]:

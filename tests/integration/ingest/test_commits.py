@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from moraine.errors import LedgerUnavailable
 from moraine.ingest import maintenance
+from moraine.ingest.ledger import WriterLedger
 from moraine.ingest.tables import IngestTables
 from moraine.settings import CatalogSettings
 from support.gateway import Way
@@ -55,6 +58,31 @@ def test_a_commit_in_trouble_is_made_once(
     assert found == [{"n": 7, "m": 1}]
     (snapshot,) = site.select(f"SELECT snapshot_id FROM {{db}}.{table}.snapshots")
     assert snapshot["snapshot_id"] == answer.json()["snapshot_id"]
+    assert site.data_files(table) == site.committed_files(table)
+
+
+@pytest.mark.parametrize("point", ["finalize", "count_commit", "lost_files"])
+def test_a_ledger_that_is_away_after_the_commit_costs_no_row(
+    site: IngestSite, running_door: Door, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """The files are the table's by then, whoever does not know it."""
+    table, key = new_table(), new_key()
+    whole = getattr(WriterLedger, point)
+    calls = itertools.count()
+
+    def once_away(self: WriterLedger, *given: Any) -> Any:
+        if next(calls) == 0:
+            raise LedgerUnavailable
+        return whole(self, *given)
+
+    monkeypatch.setattr(WriterLedger, point, once_away)
+    with site.writer():
+        answer = running_door.send(table, [{"message": key}] * 7, key)
+        assert answer.status_code == 200, answer.text
+        assert running_door.send(table, [{"message": "next"}]).status_code == 200
+    assert next(calls) > 1
+    found = site.select(f"SELECT message, count(*) AS n FROM {{db}}.{table} GROUP BY message")
+    assert {row["message"]: row["n"] for row in found} == {key: 7, "next": 1}
     assert site.data_files(table) == site.committed_files(table)
 
 

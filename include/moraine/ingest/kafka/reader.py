@@ -200,7 +200,9 @@ class TopicReader:
             done = self._tables.load(target.database, target.name)
             if str(target.batch) not in batches_in(done):
                 log.info("kafka.span.lost", topic=self._topic, table=target.name)
-                self._discard([target])
+                if position_in(done, self._topic) != target.position:
+                    # What of ours is still under way asserts an older snapshot, and cannot land.
+                    self._discard([target])
                 return False
             # Else it was an attempt whose outcome was unknown.
         self._ledger.close(target.batch)

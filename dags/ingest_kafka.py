@@ -19,12 +19,14 @@ from airflow.sdk import dag, task
 
 from moraine.settings import get_settings
 
+settings = get_settings()
+kafka = settings.ingest.kafka
 SUBMITTED_APP = str(Path(__file__).resolve().parents[1] / "spark_apps" / "ingest_batch.py")
 
 
 @dag(
     doc_md=__doc__,
-    schedule=timedelta(seconds=10) if get_settings().ingest.kafka.enabled else None,
+    schedule=timedelta(seconds=10) if settings.ingest_is_on and kafka.enabled else None,
     catchup=False,
     max_active_runs=1,
     is_paused_upon_creation=False,

@@ -16,13 +16,15 @@ from pathlib import Path
 
 from airflow.sdk import dag, task
 
+from moraine.settings import get_settings
+
 SUBMITTED_APP = str(Path(__file__).resolve().parents[1] / "spark_apps" / "ingest_batch.py")
 
 
 @dag(
     doc_md=__doc__,
     # Not @continuous: after a run that failed before it began, that never makes another.
-    schedule=timedelta(seconds=10),
+    schedule=timedelta(seconds=10) if get_settings().ingest_is_on else None,
     catchup=False,
     max_active_runs=1,
     is_paused_upon_creation=False,

@@ -503,13 +503,22 @@ class Settings(BaseSettings):
         return self.catalogs[name]
 
     @property
+    def ingest_is_on(self) -> bool:
+        return self.ingest.enabled and bool(self._ingest_catalog)
+
+    @property
     def ingest_catalog(self) -> str:
-        """The name of the catalog that ingest writes to."""
-        if name := self.ingest.catalog or self.gateway.default_catalog:
-            return name
-        if len(self.catalogs) == 1:
-            return next(iter(self.catalogs))
-        raise CatalogNotConfigured("Name the catalog for ingest in ingest.catalog.")
+        """The name of the catalog that ingest writes to. Raises where it is off."""
+        if not self.ingest_is_on:
+            raise CatalogNotConfigured(
+                "Ingest is off here: set ingest.enabled, and name its catalog in ingest.catalog."
+            )
+        return self._ingest_catalog
+
+    @property
+    def _ingest_catalog(self) -> str:
+        only = next(iter(self.catalogs)) if len(self.catalogs) == 1 else ""
+        return self.ingest.catalog or self.gateway.default_catalog or only
 
     @classmethod
     def settings_customise_sources(

@@ -43,6 +43,7 @@ async def serve_otlp(ingest: Ingest, authenticator: Authenticator) -> AsyncItera
     door = OtlpDoor(ingest.intake, settings.database, settings.table)
 
     async def authorize(token: str | None) -> None:
+        ingest.settings.catalog(ingest.settings.ingest_catalog)  # or say that there is none
         await authenticator.check_header(token and f"Bearer {token}", Access.EXECUTE, DAG)
 
     async with AsyncExitStack() as stack:

@@ -118,6 +118,7 @@ _Tables = Annotated[IngestTables, Depends(_tables)]
 async def ingest(request: Request, context: _Context) -> Ack:
     """Write the lines of the body to a table: all of them, once, or none."""
     limits = context.settings.ingest.rest
+    context.settings.catalog(context.settings.ingest_catalog)  # or say that there is none
     arrival = _arrival(request, context)
     _require_ndjson(request)
     context.ingest.rate.take(arrival.database)

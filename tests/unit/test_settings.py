@@ -6,12 +6,14 @@ import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from moraine.errors import CatalogNotConfigured
 from moraine.settings import Duration, Settings, get_settings
 from moraine.tasks.retry import RetryPolicy, policy_for
 
@@ -240,3 +242,30 @@ def test_the_environment_changes_one_property_of_a_policy_and_leaves_the_others(
 def test_a_duration_that_is_none_is_refused(value: str) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(Duration).validate_python(value)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "name"),
+    [
+        ({"catalogs": {"a": {"uri": "http://a"}}}, "a"),
+        ({"catalogs": {n: {"uri": "http://a"} for n in "ab"}, "ingest": {"catalog": "b"}}, "b"),
+        (
+            {
+                "catalogs": {n: {"uri": "http://a"} for n in "ab"},
+                "gateway": {"default_catalog": "b"},
+            },
+            "b",
+        ),
+        ({"catalogs": {n: {"uri": "http://a"} for n in "ab"}}, None),
+        ({}, None),
+        ({"catalogs": {"a": {"uri": "http://a"}}, "ingest": {"enabled": False}}, None),
+    ],
+)
+def test_ingest_is_on_where_it_has_a_catalog(chosen: dict[str, Any], name: str | None) -> None:
+    settings = Settings(**chosen)
+    assert settings.ingest_is_on is (name is not None)
+    if name is None:
+        with pytest.raises(CatalogNotConfigured, match="Ingest is off"):
+            _ = settings.ingest_catalog
+    else:
+        assert settings.ingest_catalog == name

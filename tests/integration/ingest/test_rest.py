@@ -247,6 +247,11 @@ def test_typed_tables_have_every_type(door: Door, site: IngestSite) -> None:
         f"SELECT get_json_object(CAST(c6 AS STRING), '$.a[1]') AS found FROM {{db}}.{table}"
     )
     assert path == {"found": "2"}
+    (path,) = site.select(
+        "SELECT variant_get(parse_json(CAST(c6 AS STRING)), '$.a[0]', 'int') AS found "
+        f"FROM {{db}}.{table}"
+    )
+    assert path == {"found": 1}
     again = door.call(
         "POST", "/v1/tables", json={"database": DATABASE, "table": table, "columns": columns}
     )

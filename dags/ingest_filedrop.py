@@ -1,10 +1,10 @@
 """
 ### Take dropped files
 
-Every 15 seconds: looks for files at `DATABASE/TABLE/FILE` below the prefixes in
-`ingest.filedrop.prefixes`, and takes what is new, and no longer being written to, to its table.
-A run ends when all it found is done, or after `ingest.filedrop.run-duration`; the next goes on. A
-bad file is set aside with its error beside it. A store that does not answer fails the run, after
+Runs all the time: looks for files at `DATABASE/TABLE/FILE` below the prefixes in
+`ingest.filedrop.prefixes`, and takes what is new, and no longer being written to, to its table. A
+run ends by itself after `ingest.filedrop.watch-duration`; the next begins within ten seconds. A bad
+file is set aside with its error beside it. A store that does not answer fails the run, after
 everything else is done. Without any prefix there are no runs.
 """
 
@@ -22,7 +22,7 @@ prefixes = settings.ingest.filedrop.prefixes
 
 @dag(
     doc_md=__doc__,
-    schedule=timedelta(seconds=15) if settings.ingest_is_on and prefixes else None,
+    schedule=timedelta(seconds=10) if settings.ingest_is_on and prefixes else None,
     catchup=False,
     max_active_runs=1,
     is_paused_upon_creation=False,

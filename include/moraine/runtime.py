@@ -10,8 +10,10 @@ import re
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -207,13 +209,23 @@ def forget_ingested_keys(url: str | None = None) -> int:
 
 
 def watch_drops() -> dict[str, int] | None:
-    """For Dags: take dropped files. How many went which way; None if no prefix is watched."""
+    """For Dags: take dropped files, for as long as a run may last. How many went which way; None if
+    no prefix is watched."""
     settings = get_settings()
     if not settings.ingest.enabled or not settings.ingest.filedrop.prefixes:
         return None
+    from moraine.ingest.filedrop.looks import Counts
     from moraine.ingest.filedrop.running import watch
 
-    return asyncio.run(watch(_ledger_url(), settings, _prefix_storage))
+    filedrop = settings.ingest.filedrop
+    end = time.monotonic() + filedrop.watch_duration.total_seconds()
+    total, stopped = Counts(), threading.Event()
+    with _stopped_by_signals(stopped.set):
+        while True:
+            total = total.then(asyncio.run(watch(_ledger_url(), settings, _prefix_storage)))
+            left = end - time.monotonic()
+            if left <= 0 or stopped.wait(min(left, filedrop.poll_interval.total_seconds())):
+                return asdict(total)
 
 
 def _prefix_storage(name: str) -> dict[str, str]:

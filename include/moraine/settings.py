@@ -413,8 +413,14 @@ class FileDropSettings(Section):
     prefixes: dict[str, PrefixSettings] = {}
     max_file_bytes: int = Field(1 << 30, ge=1, description="Also once it is unpacked")
     files_at_once: int = Field(4, ge=1, le=64)
+    poll_interval: Duration = Field(
+        timedelta(seconds=5), description="How long until it looks for new files again"
+    )
     run_duration: Duration = Field(
-        timedelta(minutes=1), description="So long a run waits for what it found to be done"
+        timedelta(minutes=1), description="So long a look waits for what it found to be done"
+    )
+    watch_duration: Duration = Field(
+        timedelta(hours=1), description="After so long a Dag run ends, and the next begins"
     )
 
 

@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,9 @@ class Scene:
             return self.watch_alone()
 
     def watch_alone(self, **filedrop: Any) -> dict[str, int]:
-        return asyncio.run(watch(self.url, self.settings(**filedrop), lambda _: self.storage))
+        return asdict(
+            asyncio.run(watch(self.url, self.settings(**filedrop), lambda _: self.storage))
+        )
 
     def settings(self, **filedrop: Any) -> Settings:
         return Settings(**self._given(**filedrop))
@@ -607,6 +610,7 @@ def test_a_dag_gets_its_keys_from_airflow(
                 "AIRFLOW_CONN_MORAINE_LEDGER": s3_scene.url,
                 "AIRFLOW_CONN_MORAINE_FILEDROP_MAIN": json.dumps(keys),
                 "MORAINE_CONFIG": str(settings),
+                "MORAINE_INGEST__FILEDROP__WATCH_DURATION": "0s",
             },
             capture_output=True,
             text=True,

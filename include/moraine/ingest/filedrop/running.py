@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict
 
 from moraine.idempotency.store import open_async_pool
 from moraine.ingest.filedrop.ledger import FileLedger
+from moraine.ingest.filedrop.looks import Counts
 from moraine.ingest.filedrop.model import drops_of
 from moraine.ingest.filedrop.prefix import Prefix
 from moraine.ingest.filedrop.watcher import Watcher
@@ -23,7 +23,7 @@ _MORE_CONNECTIONS = 2
 
 async def watch(
     url: str, settings: Settings, properties_of: Callable[[str], Mapping[str, str]]
-) -> dict[str, int]:
+) -> Counts:
     """Watch once; `properties_of` has what opens the store of a prefix, by its name."""
     filedrop = settings.ingest.filedrop
     drops = drops_of(filedrop)
@@ -44,4 +44,4 @@ async def watch(
                 )
                 for drop in drops
             ]
-            return asdict(await Watcher(prefixes, files, filedrop.run_duration).watch())
+            return await Watcher(prefixes, files, filedrop.run_duration).watch()

@@ -38,7 +38,7 @@ from support.kafka_reading import Topic
 from support.platform import wait_for
 from support.processes import running
 
-SECONDS = float(os.environ.get("INGEST_CHAOS_SECONDS", "25"))
+SECONDS = float(os.environ.get("INGEST_CHAOS_SECONDS", "12"))
 PATIENCE = 180.0
 
 WRITER_POINTS = ["ingest.written", "ingest.committed", "ingest.before_finalize"]

@@ -377,7 +377,7 @@ def test_the_snapshot_names_its_keys(door: Door, site: IngestSite) -> None:
 # --- Anything at all ------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_no_body_makes_the_door_fail_or_commits_in_part(
     fuzzed: tuple[Door, IngestSite, str], data: st.DataObject

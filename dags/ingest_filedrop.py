@@ -33,14 +33,9 @@ def ingest_filedrop() -> None:
     @task
     def take() -> dict[str, int]:
         """Take files; the return value is how many were taken, done, refused and are left."""
-        from airflow.sdk.exceptions import AirflowSkipException
+        from moraine.ingest import runs
 
-        from moraine.runtime import watch_drops
-
-        counts = watch_drops()
-        if counts is None:
-            raise AirflowSkipException("No prefix is configured.")
-        return counts
+        return runs.take_files()
 
     take()
 

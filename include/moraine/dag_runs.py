@@ -115,6 +115,14 @@ class DagRuns:
         except OrchestratorUnavailable as error:
             log.warning("run.note.lost", run_id=run_id, reason=str(error))
 
+    def scheduler_is_alive(self) -> bool:
+        """Whether a scheduler has beaten lately. Where nobody can say, it counts as alive."""
+        try:
+            response = self._session.request("GET", "/api/v2/monitor/health")
+            return bool(response.json()["scheduler"]["status"] == "healthy")
+        except (OrchestratorUnavailable, ValueError, LookupError):
+            return True
+
     def ping(self) -> None:
         self._request("GET", "version")
 

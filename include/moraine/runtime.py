@@ -208,7 +208,7 @@ def forget_ingested_keys(url: str | None = None) -> int:
     return removed
 
 
-def watch_drops() -> dict[str, int] | None:
+def watch_drops(is_over: Callable[[], bool] = lambda: False) -> dict[str, int] | None:
     """For Dags: take dropped files, for as long as a run may last. How many went which way; None if
     no prefix is watched."""
     settings = get_settings()
@@ -224,7 +224,8 @@ def watch_drops() -> dict[str, int] | None:
         while True:
             total = total.then(asyncio.run(watch(_ledger_url(), settings, _prefix_storage)))
             left = end - time.monotonic()
-            if left <= 0 or stopped.wait(min(left, filedrop.poll_interval.total_seconds())):
+            pause = min(left, filedrop.poll_interval.total_seconds())
+            if left <= 0 or is_over() or stopped.wait(pause):
                 return asdict(total)
 
 

@@ -145,6 +145,8 @@ class Airflow:
             "api_auth": {"jwt_secret": self._vault.airflow_jwt, "jwt_issuer": "moraine"},
             "scheduler": {
                 "scheduler_idle_sleep_time": "0.1",
+                # A task that goes on for an hour ends when the scheduler is gone for so long.
+                "scheduler_health_check_threshold": "15",
                 # A task whose whole worker died is found after this long; the default is 5 min.
                 "task_instance_heartbeat_timeout": "60",
                 "task_instance_heartbeat_timeout_detection_interval": "5",

@@ -18,8 +18,8 @@ _LOOK_SECONDS = 5.0
 def in_the_way() -> bool:
     """Whether this run keeps a scheduler from being started anew.
 
-    One that has lost its database ends, but with the LocalExecutor it waits for all its tasks first.
-    A task that goes on for an hour has to end for it.
+    One that has lost its database ends; but with the LocalExecutor it first waits for all its
+    tasks. A task that goes on for an hour has to end for it.
     """
     global _looked_at
     if "LocalExecutor" not in conf.get("core", "executor", fallback=""):

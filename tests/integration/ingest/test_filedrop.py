@@ -24,6 +24,7 @@ import pytest
 import zstandard
 
 from moraine.errors import StorageRefused
+from moraine.ingest.filedrop.looks import Counts
 from moraine.ingest.filedrop.running import watch
 from moraine.ingest.ledger import KeeperLedger
 from moraine.local.stack import PROJECT
@@ -423,14 +424,14 @@ def test_two_at_once_are_harmless(scene: Scene) -> None:
     for number in range(20):
         scene.drop(f"db/t/{number}.ndjson", b"%d\n" % number)
 
-    async def both() -> list[dict[str, int]]:
+    async def both() -> list[Counts]:
         settings = scene.settings()
         runs = [watch(scene.url, settings, lambda _: {}) for _ in range(2)]
         return list(await asyncio.gather(*runs))
 
     with scene.writer.running():
         counts = asyncio.run(both())
-    assert sorted(count["done"] for count in counts) == [0, 20]
+    assert sorted(count.done for count in counts) == [0, 20]
     assert len(scene.writer.written) == 20
 
 

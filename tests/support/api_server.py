@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -104,8 +103,6 @@ def purge(table: str = "orders", **properties: str) -> dict[str, Any]:
 @contextmanager
 def running_api(settings: Settings) -> Iterator[str]:
     """The app's origin, while it runs."""
-    # Airflow, once some test has imported it, keeps the server's words from being captured.
-    logging.getLogger("uvicorn.error").propagate = True
     server = uvicorn.Server(
         uvicorn.Config(
             create_standalone_app(settings),

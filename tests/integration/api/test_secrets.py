@@ -117,6 +117,8 @@ def test_an_unexpected_error_is_logged_without_the_callers_body(
     def break_down(*_args: Any, **_options: Any) -> None:
         raise RuntimeError("a bug")
 
+    # Airflow, once something has imported it, keeps the server's words from being captured.
+    monkeypatch.setattr(logging.getLogger("uvicorn.error"), "propagate", True)
     monkeypatch.setattr("moraine.tasks.service.TaskService.admit", break_down)
     response = api.post("/v1/tasks", json=planted("orders"))
     assert response.status_code == 500

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from moraine.errors import CatalogNotConfigured
-from moraine.settings import Duration, Settings, get_settings
+from moraine.settings import Settings, get_settings
+from moraine.settings.values import Duration
 from moraine.tasks.retry import RetryPolicy, policy_for
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)

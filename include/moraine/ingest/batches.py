@@ -32,7 +32,7 @@ from moraine.ingest.otlp import records
 from moraine.ingest.schemas import DEFAULT_COLUMNS, PROMOTED, columns_of, new_columns
 from moraine.ingest.tables import BATCH, IngestTables, batches_in, keys_in, keys_summary
 from moraine.log import get_logger
-from moraine.settings import IngestSettings
+from moraine.settings.ingest import IngestSettings
 from moraine.spark import telling_apart
 
 if TYPE_CHECKING:

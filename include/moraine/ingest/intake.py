@@ -20,7 +20,7 @@ from moraine.ingest.ledger import SETTLED, Backlog, Body, DoorLedger
 from moraine.ingest.model import Arrival, Request, State
 from moraine.ingest.staging import StagedFile, measure, staging_folder
 from moraine.listening import Listener
-from moraine.settings import IngestSettings
+from moraine.settings.ingest import IngestSettings
 
 Chunks = AsyncIterator[bytes]
 _BEAT_SECONDS = 15.0

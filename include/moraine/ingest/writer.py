@@ -22,7 +22,7 @@ from moraine.errors import MoraineError, SparkJobFailed, SparkUnavailable
 from moraine.ingest.batches import BatchWriter
 from moraine.ingest.ledger import STAGED, WRITER, WriterLedger
 from moraine.log import get_logger
-from moraine.settings import IngestWriterSettings
+from moraine.settings.ingest import IngestWriterSettings
 
 log = get_logger(__name__)
 

@@ -15,7 +15,8 @@ from moraine.ingest.ledger import WriterLedger
 from moraine.ingest.staging import measure
 from moraine.ingest.tables import IngestTables
 from moraine.ingest.writer import Writer
-from moraine.settings import CatalogAuthSettings, CatalogSettings, IngestSettings
+from moraine.settings import CatalogAuthSettings, CatalogSettings
+from moraine.settings.ingest import IngestSettings
 from moraine.tasks.store import open_pool
 from support.ingest import ndjson, new_key, new_table
 from support.platform import wait_for

@@ -10,7 +10,8 @@ import pytest
 
 from moraine.ingest.errors import InvalidName
 from moraine.ingest.filedrop.model import Drop, DroppedName, FileRow, FileState, drops_of
-from moraine.settings import FileDropSettings, PrefixSettings, Settings, get_settings
+from moraine.settings import Settings, get_settings
+from moraine.settings.ingest import FileDropSettings, PrefixSettings
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from moraine.ingest.errors import InvalidName
 from moraine.ingest.names import is_name
-from moraine.settings import FileDropSettings, PrefixSettings
+from moraine.settings.ingest import FileDropSettings, PrefixSettings
 from moraine.storage.listing import StoredFile
 from moraine.storage.locations import parse_location
 

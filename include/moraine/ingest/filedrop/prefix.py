@@ -37,7 +37,7 @@ from moraine.ingest.filedrop.tidying import stays, tidy
 from moraine.ingest.intake import Intake
 from moraine.ingest.model import Arrival, State
 from moraine.log import get_logger
-from moraine.settings import FileDropSettings
+from moraine.settings.ingest import FileDropSettings
 from moraine.storage.stores import Storage, StoredFile
 
 log = get_logger(__name__)

@@ -42,7 +42,7 @@ from moraine.ingest.maintenance import expire_old_snapshots
 from moraine.ingest.schemas import DEFAULT_COLUMNS
 from moraine.ingest.tables import BATCH, IngestTables, batches_in
 from moraine.log import get_logger
-from moraine.settings import IngestSettings, KafkaTopicSettings
+from moraine.settings.ingest import IngestSettings, KafkaTopicSettings
 from moraine.spark import telling_apart
 
 if TYPE_CHECKING:

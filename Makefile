@@ -52,8 +52,9 @@ lint: $(READY) ## Ruff and mypy
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-openapi: $(READY) ## Write docs/openapi.json anew
-	@$(BIN)/moraine api --openapi > docs/openapi.json
+openapi: $(READY) ## Write docs/openapi.json and docs/ingest-openapi.json anew
+	@$(BIN)/moraine api --openapi delegation > docs/openapi.json
+	@$(BIN)/moraine api --openapi ingest > docs/ingest-openapi.json
 
 bench: bench-ledger bench-latency bench-purge bench-gateway bench-ingest ## Run every benchmark
 

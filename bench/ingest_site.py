@@ -29,7 +29,7 @@ from psycopg.rows import dict_row
 from pyspark.sql import SparkSession
 
 from ingest_rows import COLUMNS
-from moraine.api.app import INGEST_PATH
+from moraine.ingest.app import INGEST_PATH
 from moraine.ingest.tables import IngestTables
 from moraine.local.stack import Stack
 from moraine.migrations import upgrade

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -294,17 +295,26 @@ def clean_ledger(
     out.print(f"{forget_ingested_keys(url)} expired ingest keys removed.")
 
 
+class Contract(StrEnum):
+    DELEGATION = "delegation"
+    INGEST = "ingest"
+
+
 @app.command()
 def api(
     host: Annotated[str | None, typer.Option(help="Instead of api.host.")] = None,
     port: Annotated[int | None, typer.Option(help="Instead of api.port.")] = None,
-    openapi: Annotated[bool, typer.Option(help="Print the OpenAPI document and exit.")] = False,
+    openapi: Annotated[
+        Contract | None, typer.Option(help="Print that OpenAPI document and exit.")
+    ] = None,
 ) -> None:
     """Serve the API alone, without Airflow's web server."""
     from moraine.api.app import create_standalone_app, openapi_document
+    from moraine.ingest.app import ingest_document
 
     if openapi:
-        sys.stdout.write(json.dumps(openapi_document(), indent=2, ensure_ascii=False) + "\n")
+        document = ingest_document() if openapi is Contract.INGEST else openapi_document()
+        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
         return
     import uvicorn
 

@@ -21,7 +21,7 @@ import pytest
 import requests
 from psycopg.rows import dict_row
 
-from moraine.api.app import INGEST_PATH
+from moraine.ingest.app import INGEST_PATH
 from moraine.ingest.batches import BatchWriter
 from moraine.ingest.ledger import WriterLedger
 from moraine.ingest.tables import IngestTables

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -15,9 +14,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from moraine import operations
 from moraine.api import health, openapi
 from moraine.api.auth import Access
+from moraine.api.base import document_of, new_app
 from moraine.api.errors import install_error_handlers
 from moraine.api.services import Services
-from moraine.ingest.app import create_ingest_app
+from moraine.ingest.app import INGEST_PATH, create_ingest_app
 from moraine.operations.purge import routes as tombstones
 from moraine.settings import Settings
 from moraine.tasks import routes
@@ -25,7 +25,6 @@ from moraine.tasks.keyed import KeyedTasks
 
 MOUNT_PATH = "/delegation-service/api"
 GATEWAY_PATH = "/catalog"
-INGEST_PATH = "/ingest"
 
 
 def create_apps(settings: Settings | None = None) -> dict[str, FastAPI]:
@@ -39,25 +38,10 @@ def create_apps(settings: Settings | None = None) -> dict[str, FastAPI]:
 
 
 def create_app(services: Services | None = None) -> FastAPI:
-    services = services or Services()
-
-    @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with services.use() as context:
-            app.state.context = context
-            yield
-
-    app = FastAPI(
+    app = new_app(
+        services or Services(),
         title="Moraine Delegation Service",
-        version="1.0.0",
         summary="Heavy work for Iceberg catalogs, done once whatever crashes",
-        license_info={"name": "Apache 2.0", "identifier": "Apache-2.0"},
-        lifespan=lifespan,
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        # A redirect is built from the Host header, which is the caller's.
-        redirect_slashes=False,
     )
     app.include_router(routes.router)
     app.include_router(tombstones.router)
@@ -77,20 +61,13 @@ class GatewayApp(FastAPI):
     FastAPI, which would only take time."""
 
     def __init__(self, services: Services) -> None:
-        super().__init__(lifespan=self._lifespan, openapi_url=None)
-        self._services = services
+        super().__init__(lifespan=services.lifespan, openapi_url=None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             await self.state.context.gateway(scope, receive, send)
         else:
             await super().__call__(scope, receive, send)
-
-    @contextlib.asynccontextmanager
-    async def _lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
-        async with self._services.use() as context:
-            self.state.context = context
-            yield
 
 
 class StandaloneApp(Starlette):
@@ -128,14 +105,6 @@ def create_standalone_app(settings: Settings | None = None) -> Starlette:
 
 def openapi_document(app: FastAPI | None = None) -> dict[str, Any]:
     """The contract, with the payload of every operation."""
-    app = app or create_app()
-    document = get_openapi(
-        title=app.title,
-        version=app.version,
-        summary=app.summary,
-        license_info=app.license_info,
-        routes=app.routes,
-        servers=[{"url": MOUNT_PATH}],
-    )
+    document = document_of(app or create_app(), MOUNT_PATH)
     openapi.complete(document, operations.OPERATIONS)
     return document

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Coroutine
 from datetime import timedelta
 from typing import Any
 
+from fastapi import FastAPI
+
 from moraine import operations
 from moraine.api.auth import Authenticator
 from moraine.api.context import Context
@@ -52,6 +54,13 @@ class Services:
             if not self._users:
                 self._context = None
                 await self._opened.aclose()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        """Of an app whose requests find the context in its state."""
+        async with self.use() as context:
+            app.state.context = context
+            yield
 
 
 @contextlib.asynccontextmanager

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 from fastapi import FastAPI, Request
@@ -15,37 +13,27 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from moraine.api.auth import Access
+from moraine.api.base import document_of, new_app
+from moraine.api.services import Services
 from moraine.errors import LedgerUnavailable, MoraineError, Unauthorized
-from moraine.ingest import routes
+from moraine.ingest import openapi, routes
 from moraine.ingest.otlp import http_routes
+from moraine.ingest.routes import requires
 from moraine.log import get_logger
-
-if TYPE_CHECKING:
-    from moraine.api.services import Services
 
 log = get_logger(__name__)
 
+INGEST_PATH = "/ingest"
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
-def create_ingest_app(services: Services) -> FastAPI:
-    @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with services.use() as context:
-            app.state.context = context
-            yield
-
-    app = FastAPI(
+def create_ingest_app(services: Services | None = None) -> FastAPI:
+    app = new_app(
+        services or Services(),
         title="Moraine Ingest",
-        version="1.0.0",
         summary="Lines of JSON become rows of Iceberg tables, once whatever crashes",
-        license_info={"name": "Apache 2.0", "identifier": "Apache-2.0"},
-        lifespan=lifespan,
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
     )
     app.include_router(routes.router)
     app.include_router(http_routes.router)
@@ -55,7 +43,19 @@ def create_ingest_app(services: Services) -> FastAPI:
     app.add_exception_handler(Exception, _unexpected)
 
     app.add_middleware(_WithRequestId)
+
+    @app.get("/openapi.json", include_in_schema=False, dependencies=[requires(Access.READ)])
+    async def document() -> dict[str, Any]:
+        return ingest_document(app)
+
     return app
+
+
+def ingest_document(app: FastAPI | None = None) -> dict[str, Any]:
+    """The contract of the doors that speak HTTP; OTLP has one of its own."""
+    document = document_of(app or create_ingest_app(), INGEST_PATH)
+    openapi.complete(document, routes.NewTable, routes.NewPromotion)
+    return document
 
 
 class _WithRequestId:

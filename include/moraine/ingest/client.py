@@ -6,9 +6,9 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from moraine.api.app import INGEST_PATH
 from moraine.dag_runs import AirflowSession
 from moraine.errors import MoraineError
+from moraine.ingest.app import INGEST_PATH
 from moraine.settings import Settings
 
 _TIMEOUT = 120

@@ -28,7 +28,8 @@ from moraine.ingest.errors import (
 )
 from moraine.ingest.model import Arrival, State
 from moraine.ingest.model import Request as Taken
-from moraine.ingest.names import is_name
+from moraine.ingest.names import check_names
+from moraine.ingest.openapi import LINES, errors, json_body
 from moraine.ingest.promotion import Promotion
 from moraine.ingest.schemas import columns_of
 from moraine.ingest.settled import rejection_of
@@ -98,7 +99,7 @@ class PromotionBody(BaseModel):
     read_as: str = Field(description="An expression that has the old rows and the new ones")
 
 
-def _requires(access: Access) -> Any:
+def requires(access: Access) -> Any:
     async def check(request: Request) -> None:
         await context_of(request).authenticator.check(request, access, DAG)
 
@@ -110,11 +111,27 @@ async def _tables(request: Request) -> IngestTables:
 
 
 router = APIRouter()
+_NEW_TABLE = {
+    "database": "shop",
+    "table": "orders",
+    "columns": [
+        {"name": "id", "type": "long", "required": True},
+        {"name": "at", "type": "timestamp"},
+    ],
+}
 _Context = Annotated[Context, Depends(context_of)]
 _Tables = Annotated[IngestTables, Depends(_tables)]
 
 
-@router.post("/v1/ingest", dependencies=[_requires(Access.EXECUTE)], tags=["ingest"])
+@router.post(
+    "/v1/ingest",
+    operation_id="ingestLines",
+    summary="Write lines to a table",
+    dependencies=[requires(Access.EXECUTE)],
+    tags=["ingest"],
+    openapi_extra=LINES,
+    responses=errors(400, 404, 409, 413, 415, 422, 429, 502),
+)
 async def ingest(request: Request, context: _Context) -> Ack:
     """Write the lines of the body to a table: all of them, once, or none."""
     limits = context.settings.ingest.rest
@@ -136,7 +153,14 @@ async def ingest(request: Request, context: _Context) -> Ack:
     return _ack(taken, replayed=replayed)
 
 
-@router.get("/v1/requests/{key:path}", dependencies=[_requires(Access.READ)], tags=["ingest"])
+@router.get(
+    "/v1/requests/{key:path}",
+    operation_id="getRequest",
+    summary="What became of a key",
+    dependencies=[requires(Access.READ)],
+    tags=["ingest"],
+    responses=errors(404),
+)
 async def status(key: str, context: _Context) -> RequestStatus:
     """What became of a key."""
     found = (await context.ingest.intake.ledger.find([key])).get(key)
@@ -154,19 +178,32 @@ async def status(key: str, context: _Context) -> RequestStatus:
 
 
 @router.post(
-    "/v1/tables", status_code=201, dependencies=[_requires(Access.EXECUTE)], tags=["tables"]
+    "/v1/tables",
+    operation_id="createTable",
+    summary="Make a table with typed columns",
+    status_code=201,
+    dependencies=[requires(Access.EXECUTE)],
+    tags=["tables"],
+    openapi_extra=json_body(NewTable, _NEW_TABLE),
+    responses=errors(400, 409, 413, 415, 502),
 )
 async def create_table(request: Request, context: _Context, tables: _Tables) -> TableBody:
     """Make a table with typed columns."""
     asked = await read_model(request, NewTable, context.settings.api.max_body_bytes)
-    _check_name("database", *asked.database.split("."))
-    _check_name("table", asked.table)
+    check_names(asked.database, asked.table)
     columns = [Column(one.name, ColumnType.parse(one.type), one.required) for one in asked.columns]
     made = await context.in_thread(tables.create, asked.database, asked.table, columns)
     return _table_body(asked.database, asked.table, columns_of(made.schema()))
 
 
-@router.get("/v1/tables/{database}/{table}", dependencies=[_requires(Access.READ)], tags=["tables"])
+@router.get(
+    "/v1/tables/{database}/{table}",
+    operation_id="describeTable",
+    summary="A table's columns",
+    dependencies=[requires(Access.READ)],
+    tags=["tables"],
+    responses=errors(404, 502),
+)
 async def describe_table(
     database: str, table: str, context: _Context, tables: _Tables
 ) -> TableBody:
@@ -177,9 +214,13 @@ async def describe_table(
 
 @router.post(
     "/v1/tables/{database}/{table}/promotions",
+    operation_id="promoteField",
+    summary="Give a field a typed column",
     status_code=201,
-    dependencies=[_requires(Access.EXECUTE)],
+    dependencies=[requires(Access.EXECUTE)],
     tags=["tables"],
+    openapi_extra=json_body(NewPromotion, {"field": "latency_ms", "type": "real"}),
+    responses=errors(400, 404, 409, 413, 415, 502),
 )
 async def promote(
     database: str, table: str, request: Request, context: _Context, tables: _Tables
@@ -198,8 +239,7 @@ def _arrival(request: Request, context: Context) -> Arrival:
     database, table = headers.get("x-database", ""), headers.get("x-table", "")
     if not database or not table:
         raise MissingTable()
-    _check_name("database", *database.split("."))
-    _check_name("table", table)
+    check_names(database, table)
     key = headers.get("x-idempotency-key", headers.get("idempotency-key"))
     if key is not None and not _KEY.fullmatch(key):
         raise InvalidKey()
@@ -212,15 +252,6 @@ def _arrival(request: Request, context: Context) -> Arrival:
         _flag(headers.get("x-auto-create"), ingest.auto_create, "X-Auto-Create"),
         _flag(headers.get("x-schema-evolve"), ingest.schema_evolve, "X-Schema-Evolve"),
     )
-
-
-def _check_name(what: str, *names: str) -> None:
-    for name in names:
-        if not is_name(name):
-            raise InvalidHeader(
-                f"That is no name of a {what}: 1 to 255 characters, none of them a slash, a dot "
-                "or a control character."
-            )
 
 
 def _flag(given: str | None, default: bool, header: str) -> bool:

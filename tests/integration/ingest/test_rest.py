@@ -286,7 +286,7 @@ def test_bad_requests_are_refused_and_change_nothing(door: Door, site: IngestSit
 
     refused(door.send("", good), 400, "missing_table_header")
     refused(door.send(table, good, X_Database=""), 400, "missing_table_header")
-    refused(door.send("a/b", good), 400, "invalid_header")
+    refused(door.send("a/b", good), 400, "invalid_name")
     refused(door.send(table, good, X_Auto_Create="maybe"), 400, "invalid_header")
     refused(door.send(table, good, "k" * 256), 400, "invalid_idempotency_key")
     refused(door.send(table, b""), 400, "bad_request_body")

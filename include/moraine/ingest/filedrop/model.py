@@ -10,8 +10,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Literal
 
-from moraine.ingest.errors import InvalidName
-from moraine.ingest.names import is_name
+from moraine.ingest.names import check_names
 from moraine.settings.ingest import FileDropSettings, PrefixSettings
 from moraine.storage.listing import StoredFile
 from moraine.storage.locations import parse_location
@@ -77,12 +76,7 @@ class DroppedName:
         return cls(database, table, name, _ENCODINGS.get(packed, ""))
 
     def check(self) -> None:
-        for what, names in (("database", self.database.split(".")), ("table", [self.table])):
-            if not all(map(is_name, names)):
-                raise InvalidName(
-                    f"That is no name of a {what}: 1 to 255 characters, none of them a slash, a "
-                    "dot or a control character."
-                )
+        check_names(self.database, self.table)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -45,7 +44,7 @@ from moraine.ingest.batches import BatchWriter
 from moraine.ingest.ledger import WriterLedger
 from moraine.settings import get_settings
 from moraine.tasks.store import open_pool
-from report import Report
+from report import Report, at_least, at_most
 from streams import stream
 
 ROWS, ROUNDS, COMMITS = 1_000_000, 3, 2000
@@ -61,35 +60,23 @@ HERE = "this process"
 console = Console()
 
 
-@dataclass(frozen=True)
-class Aim:
-    words: str
-    is_met: Callable[[float], bool]
-    bound: str
-    """What stands in the way where it is not met."""
-
-
 AIMS = {
-    "rows_vs_spark_json": Aim(
-        "1.2 or more",
-        lambda value: value >= 1.2,
+    "rows_vs_spark_json": at_least(
+        1.2,
         "Both parse on all cores. Ours also checks what Spark's takes silently, and its Parquet is "
         "written by pyarrow in Python workers, which share the cores with Spark itself.",
     ),
-    "rows_vs_parquet_floor": Aim(
-        "0.7 or more",
-        lambda value: value >= 0.7,
+    "rows_vs_parquet_floor": at_least(
+        0.7,
         "Parsing the JSON, which the floor does not do; the Parquet that both write is the rest.",
     ),
-    "tiny_ack_vs_bare_commit": Aim(
-        "3 or less",
-        lambda value: value <= 3,
+    "tiny_ack_vs_bare_commit": at_most(
+        3,
         "A request that just misses a batch waits for that one and then for its own: one and a "
         "half batches at the median, each with a Spark job and a commit.",
     ),
-    "commit_after_2000_vs_first_50": Aim(
-        "1.5 or less",
-        lambda value: value <= 1.5,
+    "commit_after_2000_vs_first_50": at_most(
+        1.5,
         "Every commit reads and writes the metadata with its snapshots, and the list of manifests.",
     ),
 }
@@ -113,12 +100,8 @@ def main() -> None:
             logging.disable(logging.WARNING)
             structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
             ratios = Benchmark(site, stager, report, files, arguments).run()
-    for name, value in ratios.items():
-        report.ratio(name, value, aim=AIMS[name].words if name in AIMS else "none: to compare")
+    report.ratios(ratios, AIMS)
     report.finish()
-    for name, aim in AIMS.items():
-        if name in ratios and not aim.is_met(ratios[name]):
-            console.print(f"{name} is {ratios[name]:.2f}, wanted is {aim.words}. {aim.bound}")
 
 
 def _parse_arguments() -> argparse.Namespace:

@@ -40,7 +40,7 @@ from purge_contestants import (
     unlink_one_by_one,
 )
 from purge_site import BenchTable, Site, open_site
-from report import Report
+from report import Report, at_least, at_most
 from s3_servers import running_s3
 
 FILES = 100_000
@@ -53,47 +53,33 @@ PREFIXES = {"lake": "s3", "swift": "s3_memory"}
 console = Console()
 
 
-@dataclass(frozen=True)
-class Aim:
-    words: str
-    is_met: Callable[[float], bool]
-    bound: str
-    """What stands in the way where it is not met."""
-
-
 AIMS = {
-    "local_vs_iceberg_action": Aim(
-        "3, at least 2",
-        lambda value: value >= 2,
+    "local_vs_iceberg_action": at_least(
+        2,
         "Unlinking takes local_bare_s at least, and Spark's two stages before it local_plan_s.",
+        hoped="3",
     ),
-    "local_delete_vs_unlink_loop": Aim(
-        "0.4 or more",
-        lambda value: value >= 0.4,
+    "local_delete_vs_unlink_loop": at_least(
+        0.4,
         "Starting a Spark job, and folders that two tasks empty at once.",
     ),
-    "s3_vs_iceberg_action": Aim(
-        "2, at least 1.3",
-        lambda value: value >= 1.3,
+    "s3_vs_iceberg_action": at_least(
+        1.3,
         "The server, for the share s3_server_busy of the time that deletes take: whoever lists "
         "like the action and deletes like a bare client gets s3_ceiling_with_enumeration.",
+        hoped="2",
     ),
-    "s3_delete_vs_bare_client": Aim(
-        "0.7 or more",
-        lambda value: value >= 0.7,
+    "s3_delete_vs_bare_client": at_least(
+        0.7,
         "Starting a Spark job, about half a second, which a bare client does not need.",
     ),
-    "driver_rss_1m_vs_100k": Aim(
-        "below 1.5", lambda value: value < 1.5, "What the driver keeps of each file."
-    ),
-    "time_per_file_1m_vs_100k": Aim(
-        "below 1.2",
-        lambda value: value < 1.2,
+    "driver_rss_1m_vs_100k": at_most(1.5, "What the driver keeps of each file."),
+    "time_per_file_1m_vs_100k": at_most(
+        1.2,
         "Folders with ten times as many files, and a shuffle that no longer fits the caches.",
     ),
-    "plan_vs_iceberg_enumeration": Aim(
-        "1 or more",
-        lambda value: value >= 1,
+    "plan_vs_iceberg_enumeration": at_least(
+        1,
         "The inventory is examined and written, where the action only lists.",
     ),
 }
@@ -116,12 +102,8 @@ def main() -> None:
         logging.disable(logging.WARNING)
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
         ratios = Benchmark(site, report, arguments.files, arguments.rounds).run()
-    for name, value in ratios.items():
-        report.ratio(name, value, aim=AIMS[name].words if name in AIMS else "none: to compare")
+    report.ratios(ratios, AIMS)
     report.finish()
-    for name, aim in AIMS.items():
-        if not aim.is_met(ratios[name]):
-            console.print(f"{name} is {ratios[name]:.2f}, wanted is {aim.words}. {aim.bound}")
 
 
 def _parse_arguments() -> argparse.Namespace:

@@ -3,6 +3,7 @@
 report = Report("ledger", "Claim and complete")
 report.figure("moraine_tasks_per_s", [9100.0, 9300.0, 9000.0])
 report.ratio("claim_complete_vs_best_peer", 2.4, aim="2 or more")
+report.ratios({"local_vs_action": 1.8}, {"local_vs_action": at_least(2, "Unlinking.")})
 report.note("Two thirds of the time are PostgreSQL's.")
 report.finish()
 """
@@ -12,7 +13,8 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -21,6 +23,23 @@ from rich.console import Console
 from rich.table import Table
 
 RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Aim:
+    words: str
+    is_met: Callable[[float], bool]
+    bound: str
+    """What stands in the way where it is not met."""
+
+
+def at_least(least: float, bound: str, *, hoped: str = "") -> Aim:
+    words = f"{hoped}, at least {least:g}" if hoped else f"{least:g} or more"
+    return Aim(words, lambda value: value >= least, bound)
+
+
+def at_most(most: float, bound: str) -> Aim:
+    return Aim(f"{most:g} or less", lambda value: value <= most, bound)
 
 
 class Report:
@@ -33,6 +52,7 @@ class Report:
         self._ratios: dict[str, float] = {}
         self._aims: dict[str, str] = {}
         self._notes: list[str] = []
+        self._missed: list[str] = []
 
     def figure(self, name: str, values: Sequence[float]) -> None:
         self._figures[name] = [round(value, 4) for value in values]
@@ -40,6 +60,13 @@ class Report:
     def ratio(self, name: str, value: float, *, aim: str) -> None:
         self._ratios[name] = round(value, 3)
         self._aims[name] = aim
+
+    def ratios(self, values: Mapping[str, float], aims: Mapping[str, Aim]) -> None:
+        for name, value in values.items():
+            aim = aims.get(name)
+            self.ratio(name, value, aim=aim.words if aim else "none: to compare")
+            if aim and not aim.is_met(value):
+                self._missed.append(f"{name} is {value:.2f}, wanted is {aim.words}. {aim.bound}")
 
     def note(self, text: str) -> None:
         """What a reader of the figures should know, such as where the time goes."""
@@ -54,7 +81,7 @@ class Report:
         ratios = Table("ratio", "value", "aim")
         for name, value in self._ratios.items():
             ratios.add_row(name, f"{value:.2f}", self._aims[name])
-        Console().print(figures, ratios, *self._notes, sep="\n")
+        Console().print(figures, ratios, *self._notes, *self._missed, sep="\n")
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / f"{self._name}.json").write_text(json.dumps(self._content(), indent=2) + "\n")
 

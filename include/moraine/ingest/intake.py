@@ -23,7 +23,7 @@ from moraine.listening import Listener
 from moraine.settings.ingest import IngestSettings
 
 Chunks = AsyncIterator[bytes]
-_BEAT_SECONDS = 15.0
+_BEAT_SECONDS = 3.0
 _BACKLOG_SECONDS = 0.5
 _WRITE_BYTES = 1 << 20
 

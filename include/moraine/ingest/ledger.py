@@ -23,7 +23,9 @@ STAGED, SETTLED = "moraine_ingest_staged", "moraine_ingest_settled"
 """What is announced: that there is something to write, and that something was written."""
 WRITER = "moraine-writer"
 """How a writer's connections are called: by them a door sees whether there is one."""
-_RECEIVING = timedelta(minutes=1)
+# So long a key is kept for a sender that says nothing any more; after a crash, its next try waits
+# for that. To lose it is no harm: whoever comes to the end first has sent the bytes.
+_RECEIVING = timedelta(seconds=10)
 _MOST_FAILURES = 5
 
 

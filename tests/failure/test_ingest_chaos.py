@@ -40,6 +40,8 @@ from support.processes import running
 
 SECONDS = float(os.environ.get("INGEST_CHAOS_SECONDS", "12"))
 PATIENCE = 180.0
+CLIENTS = 12
+"""Of the REST door."""
 
 WRITER_POINTS = ["ingest.written", "ingest.committed", "ingest.before_finalize"]
 API_POINTS = ["ingest.reserved", "ingest.staged"]
@@ -92,7 +94,7 @@ class Chaos:
                 started = time.monotonic()
                 while not self._over.is_set() and process.poll() is None:
                     # Not at once: what is killed with every request never answers one.
-                    if not armed and started + 1 < time.monotonic() < self._until:
+                    if not armed and started + 1 + turn % 3 * 4 < time.monotonic() < self._until:
                         self._site.failpoints.kill_at(point)
                         armed = True
                     time.sleep(0.05)
@@ -111,7 +113,8 @@ def test_every_acknowledged_row_is_there_once(site: IngestSite, broker: Broker) 
     (drop / DATABASE / tables["drop"]).mkdir(parents=True)
     broker.create_topic(tables["kafka"], partitions=2)
     topic = Topic(site, broker, tables["kafka"], tables["kafka"])
-    api = ApiProcess(site, otlp__database="chaos_otel")
+    logs = f"otel_{new_table()}"
+    api = ApiProcess(site, otlp__database=logs)
     end = time.monotonic() + SECONDS
     chaos = Chaos(site, end)
     prefix = {"location": str(drop), "settle": "0s"}
@@ -125,7 +128,7 @@ def test_every_acknowledged_row_is_there_once(site: IngestSite, broker: Broker) 
         ) as process:
             yield process
 
-    with ThreadPoolExecutor(12) as pool:
+    with ThreadPoolExecutor(4 + CLIENTS + 3) as pool:
         kept = [
             pool.submit(chaos.keep, *one)
             for one in (
@@ -137,21 +140,22 @@ def test_every_acknowledged_row_is_there_once(site: IngestSite, broker: Broker) 
         ]
         try:
             senders = [
-                *(pool.submit(_send_over_rest, api, tables["rest"], n, end) for n in range(3)),
+                *(
+                    pool.submit(_send_over_rest, api, tables["rest"], n, end)
+                    for n in range(CLIENTS)
+                ),
                 pool.submit(_drop_files, drop / DATABASE / tables["drop"], end),
                 pool.submit(_produce, topic, end),
                 pool.submit(_export, api, end),
             ]
             sent = [one.result(SECONDS + PATIENCE) for one in senders]
             site.failpoints.clear()
-            rest, abandoned = _together(sent[:3])
-            dropped, produced, exported = sent[3:]
+            rest, abandoned = _together(sent[:CLIENTS])
+            dropped, produced, exported = sent[CLIENTS:]
             _await_counts(site, tables["drop"], dropped)
             _await_counts(site, tables["kafka"], produced["good"])
             _await_counts(site, tables["rest"], rest, abandoned)
-            _await_counts(
-                site, "otel_logs", exported, database=f"{CATALOG}.chaos_otel", column="body"
-            )
+            _await_counts(site, "otel_logs", exported, database=f"{CATALOG}.{logs}", column="body")
         finally:
             chaos.end()
         for one in kept:
@@ -246,7 +250,7 @@ def _drop_files(folder: Path, end: float) -> dict[str, int]:
     dropped: dict[str, int] = {}
     turn = 0
     while time.monotonic() < end:
-        name = f"file{turn}"
+        name = f"{folder.name}-{turn}"
         body = ndjson([{"message": name, "place": place} for place in range(50)])
         bad = turn % 5 == 3
         if bad:

@@ -150,6 +150,8 @@ def test_every_acknowledged_row_is_there_once(site: IngestSite, broker: Broker) 
             ]
             sent = [one.result(SECONDS + PATIENCE) for one in senders]
             site.failpoints.clear()
+            for one in kept:
+                assert not one.done(), one.exception()
             rest, abandoned = _together(sent[:CLIENTS])
             dropped, produced, exported = sent[CLIENTS:]
             _await_counts(site, tables["drop"], dropped)

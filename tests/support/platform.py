@@ -105,7 +105,7 @@ class Failpoints:
 
     def _arm(self, name: str, what: str) -> None:
         # Whole or not at all: a process may look at this very moment.
-        draft = self.folder / ".draft"
+        draft = self.folder / f".{name}"
         draft.write_text(what)
         draft.rename(self.folder / name)
 

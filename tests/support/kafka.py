@@ -19,8 +19,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from moraine.local.java import find_java
 from moraine.local.part import LOOPBACK
 from moraine.local.ports import free_ports, is_taken
+from support.certificates import write_certificates
 from support.s3_catalog import fetch_jars
 
+PASSWORDS = {"PLAIN": 'a "quoted" back\\slash', "SCRAM-SHA-512": "none-of-that"}
+"""Of the user `reader` at the secure listener, by mechanism."""
 _CLUSTER_ID = "MoraineTestsBrokerAAAA"
 _SECONDS_TO_START = 120
 _SECONDS_TO_STOP = 20
@@ -30,8 +33,14 @@ _SETTINGS = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@{host}:{controller_port}
-listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
-advertised.listeners=PLAINTEXT://{host}:{port}
+listeners={listeners},CONTROLLER://{host}:{controller_port}
+advertised.listeners={listeners}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SECURE:SASL_SSL,CONTROLLER:PLAINTEXT
+listener.name.secure.ssl.keystore.type=PEM
+listener.name.secure.ssl.keystore.location={keystore}
+listener.name.secure.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512
+listener.name.secure.plain.sasl.jaas.config={modules}.plain.PlainLoginModule {plain};
+listener.name.secure.scram-sha-512.sasl.jaas.config={modules}.scram.ScramLoginModule required;
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 log.dirs={data}
@@ -57,6 +66,9 @@ class Broker:
         ports = free_ports()
         self.port = ports.catalog
         self._controller_port = ports.spark_ui
+        self._secure_port = ports.airflow
+        self.authority = folder
+        """Whom to trust about the secure listener: a file, once the broker is formatted."""
         self._folder = folder
         self._settings = folder / "server.properties"
         self._log = folder / "kafka.log"
@@ -68,21 +80,32 @@ class Broker:
         return f"{LOOPBACK}:{self.port}"
 
     @property
+    def secure_servers(self) -> str:
+        """The same over TLS, for the one user there is."""
+        return f"{LOOPBACK}:{self._secure_port}"
+
+    @property
     def pid(self) -> int:
         return self._running().pid
 
     def format(self) -> None:
         """Make the folder one of a new cluster."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        self.authority, keystore = write_certificates(self._folder)
         self._settings.write_text(
             _SETTINGS.format(
                 host=LOOPBACK,
-                port=self.port,
+                listeners=f"PLAINTEXT://{self.servers},SECURE://{self.secure_servers}",
                 controller_port=self._controller_port,
+                keystore=keystore,
+                modules="org.apache.kafka.common.security",
+                plain=_in_properties(f'required user_reader="{_in_jaas(PASSWORDS["PLAIN"])}"'),
                 data=self._folder / "data",
             )
         )
+        scram = PASSWORDS["SCRAM-SHA-512"]
         arguments = ["format", "--cluster-id", _CLUSTER_ID, "--config", str(self._settings)]
+        arguments += ["--add-scram", f"SCRAM-SHA-512=[name=reader,password={scram}]"]
         done = subprocess.run(
             self._java("128m", "kafka.tools.StorageTool", *arguments),
             capture_output=True,
@@ -165,6 +188,14 @@ class Broker:
             main,
             *arguments,
         ]
+
+
+def _in_jaas(text: str) -> str:
+    return _in_properties(text).replace('"', '\\"')
+
+
+def _in_properties(text: str) -> str:
+    return text.replace("\\", "\\\\")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -158,6 +158,9 @@ class Topic:
             "SELECT batch FROM ingest_batches WHERE table_name = ANY(%s)",
             [self.table, self.letters_table],
         )
+
+
+MakeTopic = Callable[..., Topic]
 
 
 def messages(texts: Sequence[str]) -> list[bytes]:

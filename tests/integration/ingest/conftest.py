@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.ingest import Door, IngestSite, running_site
+from support.ingest import Door, IngestSite, new_table, running_site
 from support.kafka import Broker, running_broker
+from support.kafka_reading import MakeTopic, Topic
 
 
 @pytest.fixture(scope="session")
@@ -36,3 +37,13 @@ def door(running_door: Door, running_writer: None) -> Door:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with running_broker(tmp_path_factory.mktemp("kafka")) as broker:
         yield broker
+
+
+@pytest.fixture
+def make_topic(site: IngestSite, broker: Broker) -> MakeTopic:
+    def make(partitions: int = 1, **settings: str) -> Topic:
+        table = new_table()
+        broker.create_topic(f"topic.{table}", partitions, **settings)
+        return Topic(site, broker, f"topic.{table}", table)
+
+    return make

@@ -6,34 +6,18 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
-from moraine.errors import SparkJobFailed
 from moraine.ingest.kafka import reader as reader_module
-from moraine.ingest.kafka.broker import MessagesMissing, PropertiesRefused
+from moraine.ingest.kafka.broker import MessagesMissing
 from moraine.ingest.kafka.offsets import OffsetsUnknown
 from support.ingest import CATALOG, DATABASE, Door, IngestSite, new_table
-from support.kafka import Broker
-from support.kafka_reading import Topic, messages
+from support.kafka_reading import MakeTopic, Topic, messages
 from support.platform import wait_for
-
-MakeTopic = Callable[..., Topic]
-
-
-@pytest.fixture
-def make_topic(site: IngestSite, broker: Broker) -> MakeTopic:
-    def make(partitions: int = 1, **settings: str) -> Topic:
-        table = new_table()
-        broker.create_topic(f"topic.{table}", partitions, **settings)
-        return Topic(site, broker, f"topic.{table}", table)
-
-    return make
 
 
 class Stopped(Exception):
@@ -415,35 +399,3 @@ def _is_made(topic: Topic) -> bool:
     except Exception:
         return False
     return True
-
-
-# --- Secrets --------------------------------------------------------------------------------
-
-
-def test_secrets_are_in_no_log(
-    make_topic: MakeTopic, site: IngestSite, capfd: pytest.CaptureFixture[str]
-) -> None:
-    topic = make_topic()
-    secret = "hunter2-of-kafka"
-    properties = {
-        "security.protocol": "plaintext",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": "reader",
-        "sasl.password": secret,
-    }
-    topic.send(*messages(["m"]))
-    assert topic.read(kafka__properties=json.dumps(properties)) == 1
-    topic.send(*messages(["m"]))
-    broken = json.dumps({**properties, "sasl.login.class": "no.such.Class"})  # Java's alone
-    with pytest.raises(SparkJobFailed) as failed:
-        topic.read(kafka__properties=broken)
-    assert secret not in f"{failed.value!r} {failed.value.details}"
-    broken = json.dumps({**properties, "client.rack": "", "session.timeout.ms": secret})
-    with pytest.raises(PropertiesRefused) as refused, topic.reader(kafka__properties=broken):
-        pass
-    assert secret not in f"{refused.value!r} {refused.value.details}"
-    captured = capfd.readouterr()
-    assert secret not in captured.out + captured.err
-    logs: list[Any] = [path for path in site.stack.home.rglob("*.log") if path.is_file()]
-    assert logs
-    assert not [path for path in logs if secret in path.read_text(errors="replace")]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswer
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +25,22 @@ from moraine.ingest.kafka.clients import for_librdkafka
 from moraine.ingest.kafka.offsets import Offsets, Position
 
 _TIMEOUT = 10.0
+_LOOK_SECONDS = 0.1
+_SILENT = "The Kafka broker does not answer."
 # So that a broker that comes back is found soon.
 _RECONNECT = {"reconnect.backoff.max.ms": "1000"}
 _FIRST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _END: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """What a broker that is too old for ids says."""
+
+
+# Our own words: those of the client may have more than everybody should read.
+_REFUSALS = {
+    KafkaError._AUTHENTICATION: "The Kafka broker refuses the login: see ingest.kafka.properties.",
+    KafkaError._SSL: "The Kafka broker's certificate is not trusted, or it speaks no TLS: see "
+    "ingest.kafka.properties.",
+}
 
 
 class BrokerUnavailable(TransientError):
@@ -66,8 +78,11 @@ class Broker:
 
     def __init__(self, servers: str, properties: Mapping[str, str]) -> None:
         given = for_librdkafka(properties)
+        self._errors: list[KafkaError] = []
+        # Not a method of our own: whoever holds the client must not be held by it.
+        own: dict[str, Any] = {"bootstrap.servers": servers, "error_cb": self._errors.append}
         try:
-            self._admin = AdminClient({**_RECONNECT, **given, "bootstrap.servers": servers})
+            self._admin = AdminClient({**_RECONNECT, **given, **own})
         except KafkaException as error:
             # Its own words have the value, which may be a secret.
             named = [name for name in given if f'"{name}"' in str(error)]
@@ -76,9 +91,10 @@ class Broker:
             ) from None
 
     def bounds(self, topic: str) -> Bounds:
+        self._errors.clear()
         try:
             asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=_TIMEOUT)
-            found = _answer(asked[topic])
+            found = self._answer(asked[topic])
             partitions = [TopicPartition(topic, partition.id) for partition in found.partitions]
             topic_id = str(found.topic_id or "")
             return Bounds(
@@ -87,7 +103,7 @@ class Broker:
                 "" if topic_id == _NO_ID else topic_id,
             )
         except NoAnswer as error:
-            raise BrokerUnavailable("The Kafka broker does not answer.") from error
+            raise BrokerUnavailable(_SILENT) from error
         except KafkaException as error:
             raise _told_apart(error, topic) from error
 
@@ -98,11 +114,19 @@ class Broker:
             isolation_level=IsolationLevel.READ_COMMITTED,
             request_timeout=_TIMEOUT,
         )
-        return {one.partition: _answer(answer).offset for one, answer in asked.items()}
+        return {one.partition: self._answer(answer).offset for one, answer in asked.items()}
 
-
-def _answer(future: Future[Any]) -> Any:
-    return future.result(_TIMEOUT + 5)
+    def _answer(self, future: Future[Any]) -> Any:
+        """A client that is refused goes on trying, and is told why only beside its requests."""
+        give_up_at = time.monotonic() + _TIMEOUT + 5
+        while not future.done() and time.monotonic() < give_up_at:
+            with suppress(NoAnswer):
+                return future.result(_LOOK_SECONDS)
+            self._admin.poll(0)
+            for error in self._errors:
+                if message := _REFUSALS.get(error.code()):
+                    raise BrokerUnavailable(message, details=error.name())
+        return future.result(0)
 
 
 def _told_apart(error: KafkaException, topic: str) -> BrokerUnavailable:
@@ -110,7 +134,7 @@ def _told_apart(error: KafkaException, topic: str) -> BrokerUnavailable:
     name = reason.name() if isinstance(reason, KafkaError) else type(error).__name__
     if name == "UNKNOWN_TOPIC_OR_PART":
         return BrokerUnavailable(f"The broker does not know the topic {topic}.", details=name)
-    return BrokerUnavailable("The Kafka broker does not answer.", details=name)
+    return BrokerUnavailable(_SILENT, details=name)
 
 
 def next_range(

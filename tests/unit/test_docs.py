@@ -46,6 +46,25 @@ def rows(text: str) -> Iterator[list[str]]:
 # --- Settings -------------------------------------------------------------------------------
 
 
+EXAMPLES = [
+    pytest.param(example, id=f"{page.name}-{number}")
+    for page in PAGES
+    for number, example in enumerate(
+        re.findall(r"^```toml\n(.*?)^```", page.read_text(), re.M | re.S)
+    )
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_settings_that_are_shown_are_understood(
+    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "moraine.toml"
+    file.write_text(example)
+    monkeypatch.setenv("MORAINE_CONFIG", str(file))
+    assert Settings() != Settings.model_construct()
+
+
 def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     for name, field in model.model_fields.items():
         key = prefix + name.replace("_", "-")

@@ -9,8 +9,29 @@ from typing import Any
 from moraine.log import is_secret_name
 
 # The words of a name that tell of a secret, unless the last one says that it is only about one.
-_SECRET_WORDS = {"key", "secret", "password", "token", "sas", "credential", "credentials", "string"}
-_PLAIN_ENDINGS = {"enabled", "provider", "endpoint", "uri", "impl", "algorithm"}
+_SECRET_WORDS = {
+    "credential",
+    "credentials",
+    "jaas",
+    "key",
+    "password",
+    "sas",
+    "secret",
+    "string",
+    "token",
+}
+_PLAIN_ENDINGS = {
+    "algorithm",
+    "enabled",
+    "endpoint",
+    "impl",
+    "location",
+    "mechanism",
+    "mechanisms",
+    "provider",
+    "uri",
+    "username",
+}
 
 
 def is_secret_property(name: str) -> bool:

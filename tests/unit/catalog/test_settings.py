@@ -161,6 +161,12 @@ def test_a_secret_in_the_file_is_an_error_that_says_where_it_belongs(
         ("client.refresh-credentials-enabled", False),
         ("gcs.project-id", False),
         ("io-impl", False),
+        ("sasl.password", True),
+        ("sasl.jaas.config", True),
+        ("ssl.key.pem", True),
+        ("ssl.key.location", False),
+        ("sasl.mechanism", False),
+        ("sasl.username", False),
     ],
 )
 def test_which_properties_are_secret(name: str, secret: bool) -> None:

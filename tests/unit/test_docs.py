@@ -257,7 +257,7 @@ def test_every_metric_is_documented() -> None:
     families: list[Metric] = [
         *_Totals([row], 0.0).collect(),
         *_Gateway({}, 0).collect(),
-        *_Ingest([], [], [], Backlog(0, 0, 0.0)).collect(),
+        *_Ingest([], [], [], Backlog(0, 0, 0.0, 0)).collect(),
     ]
     names = {f.name + ("_total" if f.type == "counter" else "") for f in families}
     table = read("docs/operations.md").split("## Watch")[1].split("## Back up")[0]

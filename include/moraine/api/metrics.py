@@ -167,3 +167,8 @@ class _Ingest:
             "How long the oldest of them has waited",
             value=self._backlog.age,
         )
+        yield GaugeMetricFamily(
+            "moraine_ingest_failing",
+            "Those that Spark has failed on",
+            value=self._backlog.failing,
+        )

@@ -116,7 +116,6 @@ class BatchWriter:
 
     def _settle(self, batch: Batch) -> None:
         begun = datetime.now(UTC)
-        blamed = False
         try:
             table = self._open(batch)
             if table is None:
@@ -130,17 +129,16 @@ class BatchWriter:
             if batch.attempted:
                 self._give_up(batch)
         except BaseException as error:
-            blamed = isinstance(error, SparkJobFailed)
             # Not if the database is gone: then the lease runs out, which comes to the same.
             with contextlib.suppress(MoraineError):
-                if batch.attempted:
+                if not batch.attempted:
+                    self._ledger.release(batch.id, blamed=isinstance(error, SparkJobFailed))
+                if batch.expected:
                     self._give_up(batch)
-                else:
-                    self._discard(batch, batch.files)
             raise
         finally:
             if not batch.given_up:
-                self._ledger.release(batch.id, blamed=blamed)
+                self._ledger.release(batch.id)
                 self._ledger.close(batch.id)
 
     def interrupt(self, batches: Iterable[UUID]) -> None:

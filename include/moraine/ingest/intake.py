@@ -77,7 +77,7 @@ class Intake:
         self.ledger = ledger
         self._feed = feed
         self._workspace = workspace
-        self._backlog = Backlog(0, 0, 0.0)
+        self._backlog = Backlog(0, 0, 0.0, 0)
         self._backlog_at = float("-inf")
 
     async def take(self, arrival: Arrival, body: bytes) -> Receipt:

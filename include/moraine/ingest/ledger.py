@@ -26,7 +26,8 @@ WRITER = "moraine-writer"
 # So long a key is kept for a sender that says nothing any more; after a crash, its next try waits
 # for that. To lose it is no harm: whoever comes to the end first has sent the bytes.
 _RECEIVING = timedelta(seconds=10)
-_MOST_FAILURES = 5
+# What Spark failed on makes way for others; each pause is four times the one before.
+_PAUSE, _LONGEST_PAUSE = timedelta(seconds=1), timedelta(hours=1)
 
 
 def _prepare_queries() -> dict[str, bytes]:
@@ -37,6 +38,7 @@ def _prepare_queries() -> dict[str, bytes]:
     )
     parts = {
         "row": ", ".join(f"ingest_ledger.{field.name}" for field in fields(Request)),
+        "due": "(paused_until IS NULL OR paused_until <= now())",
         "expired": expired.format(of=""),
         "forgotten": forgotten.format(of=""),
         "old_forgotten": forgotten.format(of="old."),
@@ -71,6 +73,8 @@ class Backlog:
     requests: int
     bytes: int
     age: float
+    failing: int
+    """Spark has failed on them."""
 
 
 class DoorLedger:
@@ -158,7 +162,7 @@ class WriterLedger:
 
     def next_table(self, busy: Iterable[str]) -> tuple[str, str] | None:
         """The table whose oldest request has waited for longest, but for those in `busy`."""
-        rows = self._queries.run("next_table", busy=list(busy), most_failures=_MOST_FAILURES)
+        rows = self._queries.run("next_table", busy=list(busy))
         return (rows[0]["database_name"], rows[0]["table_name"]) if rows else None
 
     def claim(self, batch: UUID, database: str, table: str, limits: BatchLimits) -> list[Request]:
@@ -172,7 +176,6 @@ class WriterLedger:
             most_requests=limits.requests,
             most_bytes=limits.bytes,
             most_rows=limits.rows,
-            most_failures=_MOST_FAILURES,
         )
         return sorted((Request(**row) for row in rows), key=lambda request: request.id)
 
@@ -213,7 +216,9 @@ class WriterLedger:
     def release(self, batch: UUID, *, blamed: bool = False) -> None:
         """What of the batch is not settled waits again. `blamed`: one of them may be what makes
         Spark fail, so each is tried alone."""
-        self._queries.run("release", batch=batch, blamed=blamed)
+        self._queries.run(
+            "release", batch=batch, blamed=blamed, pause=_PAUSE, longest_pause=_LONGEST_PAUSE
+        )
 
     def close(self, batch: UUID) -> None:
         self._queries.run("close_batch", batch=batch)

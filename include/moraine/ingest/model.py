@@ -50,6 +50,7 @@ class Request:
     body_bytes: int
     body_lines: int
     batch: UUID | None
+    failures: int
     snapshot_id: int | None
     extent_count: int | None
     rows_ingested: int | None

@@ -17,7 +17,7 @@ WITH known AS (
         schema_evolve = excluded.schema_evolve, state = excluded.state,
         fingerprint = excluded.fingerprint, location = excluded.location,
         body_bytes = excluded.body_bytes, body_lines = excluded.body_lines, batch = NULL,
-        failures = 0, doubtful = false,
+        failures = 0, paused_until = NULL, doubtful = false,
         lease_expires_at = excluded.lease_expires_at, snapshot_id = NULL, extent_count = NULL,
         rows_ingested = NULL, bytes_written = NULL, error = NULL, reserved_at = now(),
         applied_at = NULL, expires_at = NULL
@@ -35,7 +35,8 @@ FROM reserved FULL JOIN known ON true
 
 -- name: backlog
 SELECT count(*) AS requests, coalesce(sum(body_bytes), 0)::bigint AS bytes,
-       coalesce(extract(epoch FROM now() - min(reserved_at)), 0)::float8 AS age
+       coalesce(extract(epoch FROM now() - min(reserved_at)), 0)::float8 AS age,
+       count(*) FILTER (WHERE failures > 0) AS failing
 FROM ingest_ledger WHERE state IN ('staged', 'writing')
 
 -- name: receive
@@ -69,15 +70,17 @@ WHERE application_name = 'moraine-writer' AND datname = current_database()
 
 -- name: next_table
 SELECT database_name, table_name FROM ingest_ledger
-WHERE state = 'staged' AND failures < %(most_failures)s
+WHERE state = 'staged' AND {due}
   AND NOT (database_name || '.' || table_name) = ANY(%(busy)s)
 ORDER BY id LIMIT 1
 
 -- name: claim
+-- The oldest, as many as go into one batch. What failed twice goes alone, so that the others do not
+-- fail with it.
 WITH oldest AS (
     SELECT id, body_bytes, body_lines, failures FROM ingest_ledger
     WHERE state = 'staged' AND database_name = %(database)s AND table_name = %(table)s
-      AND failures < %(most_failures)s
+      AND {due}
     ORDER BY id LIMIT %(most_requests)s FOR UPDATE SKIP LOCKED
 ), picked AS (
     SELECT id FROM (
@@ -85,7 +88,7 @@ WITH oldest AS (
                sum(body_lines) OVER run AS lines, max(failures) OVER run AS failures
         FROM oldest WINDOW run AS (ORDER BY id)
     ) AS counted
-    WHERE place = 1 OR (bytes <= %(most_bytes)s AND lines <= %(most_rows)s AND failures = 0)
+    WHERE place = 1 OR (bytes <= %(most_bytes)s AND lines <= %(most_rows)s AND failures < 2)
 ), opened AS (
     INSERT INTO ingest_batches (batch, owner, database_name, table_name, lease_expires_at)
     SELECT %(batch)s, %(owner)s, %(database)s, %(table)s, now() + %(lease)s
@@ -162,7 +165,9 @@ SELECT id, pg_notify('{settled_channel}', '') FROM rejected
 -- Not this time: whoever comes next takes these rows again.
 WITH released AS (
     UPDATE ingest_ledger
-    SET state = 'staged', batch = NULL, failures = failures + %(blamed)s::boolean::integer
+    SET state = 'staged', batch = NULL, failures = failures + %(blamed)s::boolean::integer,
+        paused_until = CASE WHEN %(blamed)s THEN
+            now() + least(%(longest_pause)s, %(pause)s * 4 ^ least(failures, 10)) END
     WHERE batch = %(batch)s AND state = 'writing' RETURNING id
 )
 SELECT id, pg_notify('{staged_channel}', '') FROM released

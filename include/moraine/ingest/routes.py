@@ -58,6 +58,7 @@ class RequestStatus(BaseModel):
     door: str
     database: str
     table: str
+    failures: int = Field(description="How often Spark failed on it; it is tried again")
     snapshot_id: int | None
     extent_count: int | None
     rows_ingested: int | None

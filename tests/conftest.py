@@ -67,7 +67,7 @@ _STACKS = (
     ("ingest", "tests/failure/test_killed_writers"),
     ("ingest", "tests/failure/test_ingest_chaos"),
     ("platform", "tests/e2e/"),
-    ("platform", "tests/failure/"),
+    ("kills", "tests/failure/"),
     ("stores", "tests/integration/gateway/test_engines"),
     ("stores", "tests/integration/purge/"),
     ("stores", "tests/integration/ingest/test_object_store"),

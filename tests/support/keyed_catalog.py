@@ -113,6 +113,9 @@ def error(status: int, subtype: str = "", kind: str = "", retry_after: str = "")
     return as_json(status, {"error": model}, headers)
 
 
+UNAVAILABLE = error(503, kind="CommitStateUnknownException")
+
+
 # --- Faults ---------------------------------------------------------------------------------
 
 
@@ -151,6 +154,19 @@ def silent_after(until: threading.Event) -> Fault:
         return answer
 
     return fault
+
+
+class Held:
+    """A mutation that stands still at the catalog until it is let go."""
+
+    def __init__(self) -> None:
+        self.arrived = threading.Event()
+        self.go_on = threading.Event()
+
+    def __call__(self, execute: Execute) -> Answer:
+        self.arrived.set()
+        assert self.go_on.wait(30)
+        return execute()
 
 
 def in_progress(retry_after: str = "") -> Fault:

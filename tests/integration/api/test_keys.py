@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -28,20 +27,6 @@ REPLAYED = "Idempotency-Replayed"
 @pytest.fixture
 def key() -> str:
     return f"key-{uuid4()}"
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(8) as pool:
-        yield pool
-
-
-@pytest.fixture
-def failpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Failpoints]:
-    monkeypatch.setenv("MORAINE_FAILPOINTS", str(tmp_path))
-    points = Failpoints(tmp_path)
-    yield points
-    points.clear()
 
 
 def post(api: Api, path: str, key: str | None, body: Any = None, **options: Any) -> Any:

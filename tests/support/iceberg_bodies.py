@@ -1,4 +1,4 @@
-"""Bodies of the Iceberg REST protocol: tables and views as a catalog loads them."""
+"""Bodies of the Iceberg REST protocol: what is asked for, and what a catalog loads."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from moraine.gateway.model import Kind, Target
 TABLE = Target(Kind.TABLE, ("sales",), "orders")
 VIEW = Target(Kind.VIEW, ("sales",), "totals")
 NAMESPACE = Target(Kind.NAMESPACE, ("sales",))
+ROOT = Target(Kind.NAMESPACE, ())
 
 TABLE_UUID = "0198a5c0-0000-7000-8000-000000000001"
 VIEW_UUID = "0198a5c0-0000-7000-8000-000000000002"
@@ -95,6 +96,17 @@ _VIEW_METADATA: dict[str, Any] = {
     "version-log": [{"version-id": 1, "timestamp-ms": 1_700_000_000_000}],
     "properties": {"owner": "ana"},
 }
+
+FILE = "s3://lake/m/1.json"
+CREATE_SIMPLE = {"name": "orders", "schema": SCHEMA}
+ASKED_VIEW = {
+    "name": "totals",
+    "schema": SCHEMA,
+    "view-version": VERSION,
+    "properties": {"owner": "ana"},
+}
+# What is there already.
+KEEP_OWNER = {"action": "set-properties", "updates": {"owner": "ana"}}
 
 
 def table_metadata(**changes: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from support.iceberg_bodies import (
     DAY_SPEC,
     NAMESPACE,
     NEXT_VERSION,
+    ROOT,
     SCHEMA,
     TABLE,
     TABLE_UUID,
@@ -25,7 +26,6 @@ from support.iceberg_bodies import (
 Json = dict[str, Any]
 
 OTHER_TABLE = Target(Kind.TABLE, ("a", "b"), "t")
-ROOT = Target(Kind.NAMESPACE, ())
 IDENTIFIER = {"namespace": ["sales"], "name": "orders"}
 OTHER_IDENTIFIER = {"namespace": ["a", "b"], "name": "t"}
 COMMIT = {

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from support.filedrop import Scene
 from support.ingest import Door, IngestSite, new_table, running_site
+from support.ingest_writer import StandInWriter, stand_in_writer
 from support.kafka import Broker, running_broker
 from support.kafka_reading import MakeTopic, Topic
 
@@ -47,3 +50,16 @@ def make_topic(site: IngestSite, broker: Broker) -> MakeTopic:
         return Topic(site, broker, f"topic.{table}", table)
 
     return make
+
+
+@pytest.fixture
+def writer(ledger_url: str) -> Iterator[StandInWriter]:
+    """Of a ledger alone."""
+    with stand_in_writer(ledger_url) as writer:
+        yield writer
+
+
+@pytest.fixture
+def scene(tmp_path: Path, ledger_url: str, writer: StandInWriter) -> Scene:
+    """Of dropped files."""
+    return Scene(tmp_path, ledger_url, writer)

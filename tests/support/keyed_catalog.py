@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from support.relay import Answer, Forward, Relay, Request, Reset
+from support.relay import NOWHERE, Answer, Forward, Relay, Request, Reset
 
-NOWHERE = "http://127.0.0.1:9"
 KEY = "Idempotency-Key"
 JSON = ("Content-Type", "application/json")
 METADATA = {"metadata-location": "file:/t/2.json", "metadata": {"location": "file:/t"}}

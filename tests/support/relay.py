@@ -24,6 +24,8 @@ _OWN_RANGE = range(20_000, 32_000)  # below the ports that outgoing connections 
 _OF_ONE_HOP = {"connection", "content-length", "date", "expect", "server", "transfer-encoding"}
 _RESET = struct.pack("ii", 1, 0)
 
+NOWHERE = "http://127.0.0.1:9"
+
 Headers = tuple[tuple[str, str], ...]
 
 
@@ -119,6 +121,19 @@ class Relay:
             yield lambda request: _send(connection, request)
         finally:
             connection.close()
+
+
+class Scripted(Relay):
+    """Says what a test tells it to."""
+
+    def __init__(self, say: Callable[[Request], Answer]) -> None:
+        super().__init__(NOWHERE)
+        self._say = say
+        self.seen: list[Request] = []
+
+    def answer(self, request: Request, forward: Forward) -> Answer:
+        self.seen.append(request)
+        return self._say(request)
 
 
 def _send(connection: http.client.HTTPConnection, request: Request) -> Answer:

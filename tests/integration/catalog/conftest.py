@@ -1,4 +1,4 @@
-"""A real catalog, with tables made over its own API."""
+"""A real catalog, with tables made over its own API, and typed clients of it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 import requests
 
+from moraine.catalog.adapter import IdempotentAdapter
 from moraine.catalog.client import RestCatalog
+from moraine.catalog.iceberg import IcebergCatalog
 from moraine.local.stack import Stack
 from moraine.settings import CatalogSettings
-
-SCHEMA = {
-    "type": "struct",
-    "schema-id": 0,
-    "fields": [{"id": 1, "name": "id", "type": "long", "required": False}],
-}
+from support.gateway import SCHEMA
+from support.typed_client import MakeClient, new_namespace
 
 _numbers = itertools.count(1)
 
@@ -57,6 +55,33 @@ def make_table(catalog_stack: Stack) -> Callable[..., dict[str, Any]]:
         return _post(url, {"name": name, "schema": SCHEMA, **more})
 
     return make
+
+
+@pytest.fixture
+def make_client() -> Iterator[MakeClient]:
+    """Makes clients that do not wait between attempts."""
+    made: list[IcebergCatalog] = []
+
+    def make(url: str, **options: Any) -> IcebergCatalog:
+        adapter = IdempotentAdapter(uri=url, sleep=lambda _: None)
+        made.append(IcebergCatalog(url, **{"adapter": adapter, "timeout": (5, 20), **options}))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def client(catalog_stack: Stack, make_client: MakeClient) -> IcebergCatalog:
+    return make_client(catalog_stack.catalog.url)
+
+
+@pytest.fixture
+def namespace(client: IcebergCatalog) -> str:
+    name = new_namespace()
+    client.create_namespace(name)
+    return name
 
 
 def _post(url: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from moraine.catalog.client import RestCatalog
 from moraine.catalog.iceberg import IcebergCatalog
 from moraine.local.stack import Stack
 from moraine.settings import CatalogSettings
+from support.adapted_session import FakeTime, adapter
 from support.gateway import SCHEMA
 from support.typed_client import MakeClient, new_namespace
 
@@ -82,6 +83,19 @@ def namespace(client: IcebergCatalog) -> str:
     name = new_namespace()
     client.create_namespace(name)
     return name
+
+
+@pytest.fixture
+def time() -> FakeTime:
+    return FakeTime()
+
+
+@pytest.fixture
+def session(time: FakeTime) -> Iterator[requests.Session]:
+    """With keys, and without a wait between attempts."""
+    with requests.Session() as session:
+        session.mount("http://", adapter(time))
+        yield session
 
 
 def _post(url: str, body: dict[str, Any]) -> dict[str, Any]:

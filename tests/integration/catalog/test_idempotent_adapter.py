@@ -6,10 +6,9 @@ import io
 import logging
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -24,6 +23,7 @@ from moraine.catalog.errors import (
     RequestInProgress,
 )
 from moraine.catalog.retries import RetryPolicy
+from support.adapted_session import COMMIT, FakeTime, adapter, commit
 from support.keyed_catalog import (
     KEY,
     Execute,
@@ -39,61 +39,11 @@ from support.keyed_catalog import (
 )
 from support.relay import Answer, Forward, Request, Reset
 
-COMMIT = "/v1/namespaces/n/tables/t"
-BODY = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"a": "b"}}]}
-
-
-class FakeTime:
-    """Passes only while somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.slept: list[float] = []
-        self.on_sleep: Callable[[], None] = lambda: None
-
-    def clock(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now += seconds
-        self.on_sleep()
-
-
-@pytest.fixture
-def time() -> FakeTime:
-    return FakeTime()
-
 
 @pytest.fixture
 def catalog() -> Iterator[KeyedCatalog]:
     with KeyedCatalog() as catalog:
         yield catalog
-
-
-@pytest.fixture
-def mute() -> Iterator[KeyedCatalog]:
-    """One that does not say that it knows keys."""
-    with KeyedCatalog(lifetime=None) as catalog:
-        yield catalog
-
-
-def adapter(time: FakeTime, **options: Any) -> IdempotentAdapter:
-    return IdempotentAdapter(clock=time.clock, sleep=time.sleep, chance=lambda: 0.5, **options)
-
-
-@pytest.fixture
-def session(time: FakeTime) -> Iterator[requests.Session]:
-    with requests.Session() as session:
-        session.mount("http://", adapter(time))
-        yield session
-
-
-def commit(
-    session: requests.Session, catalog: KeyedCatalog, body: Any = None, **options: Any
-) -> requests.Response:
-    options = {"timeout": 20, **options}
-    return session.post(catalog.url + COMMIT, json=body or BODY, **options)
 
 
 # --- Sent again -----------------------------------------------------------------------------
@@ -302,85 +252,6 @@ def test_a_server_that_goes_away_does_not_hide_it_either(
     catalog.break_with(answers(error(500), executed=True))
     time.on_sleep = catalog.stop
     assert commit(session, catalog).status_code == 500
-
-
-# --- Servers that do not advertise ----------------------------------------------------------
-
-
-@pytest.mark.parametrize("fault", [reset_before, reset_after, half_an_answer])
-def test_without_keys_nothing_is_repeated(
-    session: requests.Session, mute: KeyedCatalog, time: FakeTime, fault: Fault
-) -> None:
-    mute.break_with(fault)
-    with pytest.raises(requests.RequestException):
-        commit(session, mute)
-    mute.break_with(answers(error(503), executed=True))
-    assert commit(session, mute).status_code == 503
-    assert mute.keys == ["", ""]
-    assert time.slept == []
-
-
-def test_a_callers_key_is_sent_nonetheless(session: requests.Session, mute: KeyedCatalog) -> None:
-    mute.break_with(answers(error(503)))
-    assert commit(session, mute, headers={KEY: "mine"}).status_code == 503
-    assert mute.keys == ["mine"]
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"idempotency-key-lifetime": "PT0S"},
-        {"idempotency-key-lifetime": "half an hour"},
-        {"properties": {"idempotency-key-supported": "true"}},
-        {
-            "properties": {
-                "idempotency-key-supported": "false",
-                "idempotency-key-lifetime": "PT30M",
-            }
-        },
-    ],
-)
-def test_an_advertisement_that_makes_no_sense_is_none(
-    session: requests.Session, mute: KeyedCatalog, config: dict[str, Any]
-) -> None:
-    mute.config |= config
-    mute.break_with(answers(error(503)))
-    assert commit(session, mute).status_code == 503
-    assert mute.keys == [""]
-
-
-def test_the_other_form_of_advertisement(session: requests.Session, mute: KeyedCatalog) -> None:
-    mute.config["properties"] = {
-        "idempotency-key-supported": "true",
-        "idempotency-key-lifetime": "PT30M",
-    }
-    mute.break_with(reset_after)
-    assert commit(session, mute).status_code == 200
-    assert len(mute.executed) == 1
-
-
-class WithoutConfig(KeyedCatalog):
-    """Has no configuration, or none today."""
-
-    status = 404
-
-    def answer(self, request: Request, forward: Forward) -> Answer:
-        if request.path.endswith("/v1/config"):
-            self.seen.append(request)
-            if self.status == 0:
-                raise Reset
-            return error(self.status)
-        return super().answer(request, forward)
-
-
-@pytest.mark.parametrize("status", [404, 401, 500, 503, 0])
-def test_no_config_is_no_advertisement(session: requests.Session, status: int) -> None:
-    with WithoutConfig() as catalog:
-        catalog.status = status
-        catalog.break_with(answers(error(503)))
-        assert commit(session, catalog).status_code == 503
-        assert commit(session, catalog).status_code == 200
-        assert catalog.keys == ["", ""]
 
 
 # --- Discovery ------------------------------------------------------------------------------

@@ -289,16 +289,7 @@ class Scene:
         )
 
     def version(self, number: int) -> dict[str, Any]:
-        return {
-            "version-id": number,
-            "schema-id": 0,
-            "timestamp-ms": int(time.time() * 1000),
-            "summary": {"engine-name": "test"},
-            "default-namespace": [self.namespace],
-            "representations": [
-                {"type": "sql", "sql": f"select {number} as id", "dialect": "spark"}
-            ],
-        }
+        return view_version(number, self.namespace, number)
 
     def _rename(self, source: str, destination: str) -> dict[str, Any]:
         return {
@@ -336,6 +327,17 @@ class Scene:
     def _listed(self, kind: str) -> list[str]:
         found = self.direct.done(Ask("GET", self.path(kind)))
         return sorted(one["name"] for one in found["identifiers"])
+
+
+def view_version(number: int, namespace: str, value: int) -> dict[str, Any]:
+    return {
+        "version-id": number,
+        "schema-id": 0,
+        "timestamp-ms": int(time.time() * 1000),
+        "summary": {"engine-name": "test"},
+        "default-namespace": [namespace],
+        "representations": [{"type": "sql", "sql": f"select {value} as id", "dialect": "spark"}],
+    }
 
 
 def error_of(response: requests.Response) -> dict[str, Any]:

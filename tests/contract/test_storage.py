@@ -7,15 +7,11 @@ import os
 import time
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
 
-import obstore
 import pytest
 
 from moraine.errors import StorageRefused
-from moraine.storage.clients import Target, open_client
 from moraine.storage.credentials import Credentials
 from moraine.storage.locations import Roots
 from moraine.storage.stores import (
@@ -28,53 +24,7 @@ from moraine.storage.stores import (
     StorageLimits,
 )
 from support.seaweedfs import SeaweedFS, allow, running_seaweedfs
-
-
-class Place(Protocol):
-    """A folder of a test's own in some store, and a look at it by other means."""
-
-    base: str
-    storage: Storage
-
-    def put(self, *names: str, content: bytes = b"x") -> list[str]: ...
-
-    def names(self) -> set[str]: ...
-
-
-class DiskPlace:
-    def __init__(self, folder: Path) -> None:
-        self.base = f"file:{folder}"
-        self.storage = Storage(Credentials.none())
-        self._folder = folder
-
-    def put(self, *names: str, content: bytes = b"x") -> list[str]:
-        for name in names:
-            path = self._folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        return [f"{self.base}/{name}" for name in names]
-
-    def names(self) -> set[str]:
-        files = (path for path in self._folder.rglob("*") if not path.is_dir())
-        return {str(path.relative_to(self._folder)) for path in files}
-
-
-class S3Place:
-    def __init__(self, server: SeaweedFS, credentials: Credentials, bucket: str) -> None:
-        self.server, self.bucket = server, bucket
-        self.base = f"s3://{bucket}/wh/t"
-        self.storage = Storage(credentials)
-
-    def put(self, *names: str, content: bytes = b"x") -> list[str]:
-        target = Target("s3", self.bucket)
-        client = open_client(target, self.server.properties(), StorageLimits())
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda name: obstore.put(client, f"wh/t/{name}", content), names))
-        return [f"{self.base}/{name}" for name in names]
-
-    def names(self) -> set[str]:
-        keys = self.server.keys_in(self.bucket, "wh/t/")
-        return {key.removeprefix("wh/t/") for key in keys}
+from support.storage_places import DiskPlace, Place, S3Place
 
 
 @pytest.fixture(scope="module")
@@ -277,89 +227,6 @@ def test_a_small_file_is_written(place: Place) -> None:
     place.storage.write(location, b"[]")
     assert place.storage.read(location) == b"[]"
     assert place.names() == {"_failed/a/b.error.json"}
-
-
-# --- The local disk alone -------------------------------------------------------------------
-
-
-def test_a_local_file_takes_its_checksum_along(tmp_path: Path) -> None:
-    place = DiskPlace(tmp_path)
-    names = [f"{folder}/{number}" for folder in ("a", "b", "c") for number in range(5)]
-    paths = place.put(*names, "lone/x")
-    place.put(*(name.replace("/", "/.") + ".crc" for name in names), "lone/.x.crc")
-    place.put("a/.neighbour.crc", "a/neighbour")
-    Path(paths[0].removeprefix("file:")).unlink()
-
-    outcomes = place.storage.delete(paths)
-
-    assert outcomes == [MISSING] + [DELETED] * 15
-    assert place.names() == {"a/.neighbour.crc", "a/neighbour"}
-
-
-def test_checksums_are_found_where_too_much_else_lies(tmp_path: Path) -> None:
-    place = DiskPlace(tmp_path)
-    place.put(*(f"other-{number}" for number in range(1100)))
-    paths = place.put("1", "2", "3")
-    place.put(".1.crc", ".2.crc", ".3.crc")
-    assert place.storage.delete(paths) == [DELETED] * 3
-    assert not any(name.endswith(".crc") for name in place.names())
-
-
-def test_what_the_disk_refuses_is_final(tmp_path: Path) -> None:
-    place = DiskPlace(tmp_path)
-    (tmp_path / "folder").mkdir()
-    names = ["folder", "x" * 300, "nul\0", "folder/", "gone/.."]
-    started = time.monotonic()
-
-    outcomes = place.storage.delete([f"{place.base}/{name}" for name in names])
-
-    assert all(isinstance(found, Failure) and found.refused for found in outcomes[:3]), outcomes
-    assert DELETED not in outcomes
-    assert (tmp_path / "folder").is_dir()
-    assert time.monotonic() - started < 1, "not tried again"
-
-
-def test_a_link_is_deleted_and_what_it_leads_to_is_not(tmp_path: Path) -> None:
-    place = DiskPlace(tmp_path)
-    place.put("target")
-    (tmp_path / "link").symlink_to(tmp_path / "target")
-    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
-    links = [f"{place.base}/link", f"{place.base}/dangling"]
-    assert place.storage.remaining(links) == links
-    assert place.storage.delete(links) == [DELETED] * 2
-    assert place.names() == {"target"}
-
-
-def test_a_disk_that_fails_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = DiskPlace(tmp_path)
-    paths = place.put("a", "b")
-    unlink, tries = os.unlink, itertools.count()
-
-    def shaky(path: str, **options: object) -> None:
-        if path.endswith("/b") and next(tries) < 2:
-            raise OSError(5, "Input/output error")
-        unlink(path)
-
-    monkeypatch.setattr(os, "unlink", shaky)
-    assert place.storage.delete(paths) == [DELETED] * 2
-    assert place.names() == set()
-
-
-def test_links_and_names_that_are_no_text_are_not_listed(tmp_path: Path) -> None:
-    place = DiskPlace(tmp_path)
-    place.put("a/file")
-    (tmp_path / "a" / "link").symlink_to(tmp_path / "a" / "file")
-    (tmp_path / "folder").symlink_to(tmp_path / "a")
-    (tmp_path / "a" / os.fsdecode(b"\xff.ndjson")).touch()
-    os.mkfifo(tmp_path / "a" / "pipe")
-
-    found = [file.location for page in place.storage.files_below(place.base) for file in page]
-
-    assert found == [f"{place.base}/a/file"]
-    assert place.storage.folders_in(place.base) == ["a"]
-    assert place.storage.look(f"{place.base}/a/link") is None
-    with pytest.raises(StorageRefused):
-        list(place.storage.chunks(f"{place.base}/a/link", 1))
 
 
 # --- S3 alone -------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ from moraine.tasks.store import TaskStore, open_pool
 if TYPE_CHECKING:
     from support.platform import Platform
 
+pytest.register_assert_rewrite("support")
+
 
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:

@@ -104,7 +104,7 @@ class Worker:
 
     def set_properties(self) -> None:
         if name := self._some(self.tables):
-            self._commit(name, self._properties_of(self.tables[name]))
+            self._commit(name, self._properties())
 
     def append(self) -> None:
         if name := self._some(self.tables):
@@ -144,7 +144,7 @@ class Worker:
         changes = []
         for name, updates in zip(
             names,
-            [self._properties_of(self.tables[names[0]]), self._snapshot_of(names[1])],
+            [self._properties(), self._snapshot_of(names[1])],
             strict=True,
         ):
             identifier = {"namespace": [self.namespace], "name": name}
@@ -181,7 +181,7 @@ class Worker:
             if update["action"] == "add-snapshot":
                 table.snapshots.append(update["snapshot"]["snapshot-id"])
 
-    def _properties_of(self, table: Table) -> list[dict[str, Any]]:
+    def _properties(self) -> list[dict[str, Any]]:
         return [{"action": "set-properties", "updates": {"step": str(self.steps)}}]
 
     def _snapshot_of(self, name: str) -> list[dict[str, Any]]:
@@ -280,9 +280,7 @@ class Worker:
         elif kind == 2 and table:
             stale = [{"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 1}]
             with pytest.raises(CommitFailed):
-                self.client.commit_table(
-                    self.namespace, table, stale, self._properties_of(self.tables[table])
-                )
+                self.client.commit_table(self.namespace, table, stale, self._properties())
         elif kind == 3 and table:
             with pytest.raises(NoSuchTable):
                 self.client.rename_table((self.namespace, missing), (self.namespace, "x"))

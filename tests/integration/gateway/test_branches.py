@@ -83,6 +83,7 @@ def test_who_waits_takes_over_if_the_first_comes_to_nothing(
     first = pool.submit(caller.send, *ask, key=key)
     assert held.arrived.wait(10)
     other = pool.submit(caller.send, *ask, key=key)
+    time.sleep(0.5)  # so that it waits by now
     held.go_on.set()
     assert first.result().status_code == 503
     assert other.result().status_code == 200

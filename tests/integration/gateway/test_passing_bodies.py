@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
@@ -129,7 +130,7 @@ def test_large_bodies_pass_without_being_held(ledger: str, tmp_path: Path) -> No
     megabytes = 200
     flood = Flood(megabytes)
     api = ApiProcess(tmp_path, ledger, flood.url, gateway__max_body_bytes=str(megabytes * MEGABYTE))
-    with api.running() as process:
+    with contextlib.closing(flood), api.running() as process:
 
         def most_memory() -> int:
             status = Path(f"/proc/{process.pid}/status").read_text()
@@ -157,7 +158,6 @@ def test_large_bodies_pass_without_being_held(ledger: str, tmp_path: Path) -> No
         assert answer.status_code == 200
         assert flood.received == megabytes * MEGABYTE
         assert most_memory() - before < 40 * MEGABYTE
-    flood.close()
 
 
 def test_a_large_result_of_a_keyed_request(

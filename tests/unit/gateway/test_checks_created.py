@@ -81,7 +81,7 @@ ASKED = {
 }
 
 
-def created(asked: Json = ASKED, **changes: Any) -> Json:
+def created(asked: Json = ASKED) -> Json:
     """What a catalog makes of the request, by PyIceberg's implementation."""
     made = new_table_metadata(
         Schema.model_validate(asked["schema"]),
@@ -90,9 +90,9 @@ def created(asked: Json = ASKED, **changes: Any) -> Json:
         location=asked["location"].rstrip("/"),
         properties={**asked["properties"], "added.by": "server"},
     )
-    metadata = json.loads(made.model_dump_json())
+    metadata: Json = json.loads(made.model_dump_json())
     metadata["properties"].pop("format-version", None)
-    return {**metadata, **{name.replace("_", "-"): value for name, value in changes.items()}}
+    return metadata
 
 
 def check_table(asked: Json, metadata: Json | None, **before: Any) -> Verdict:

@@ -103,6 +103,7 @@ class TopicReader:
         self._keeper = keeper
         self._session = session
         self._database, _, self._table = self._own.table.rpartition(".")
+        self._letters = f"{self._table}{self._kafka.dead_letters}"
         self.active: set[UUID] = set()
         """The batches under way, whose leases somebody has to renew."""
 
@@ -120,6 +121,8 @@ class TopicReader:
         )
         span = Span(starts, ends, bounds.topic_id)
         if not span.messages and rows.position.next:
+            if self._ledger.lost(self._database, self._letters):
+                self._open(self._letters)  # which removes what they left
             return 0
         begun = time.monotonic()
         committed = self._read(rows, span)
@@ -141,7 +144,7 @@ class TopicReader:
 
     def _read(self, rows: Target, span: Span) -> Written | None:
         """Write and commit a span. None: somebody else did, or did something else."""
-        letters = self._open(f"{self._table}{self._kafka.dead_letters}")
+        letters = self._open(self._letters)
         order = KafkaOrder(
             self._topic,
             order_for(rows.batch, rows.table),

@@ -56,6 +56,7 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 min.insync.replicas=1
+log.cleaner.backoff.ms=200
 """
 
 

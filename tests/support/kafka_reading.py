@@ -14,7 +14,7 @@ from datetime import timedelta
 from subprocess import Popen
 from typing import Any
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from moraine.ingest.kafka.broker import Broker as BrokerClient
 from moraine.ingest.kafka.reader import TopicReader
@@ -62,6 +62,22 @@ class Topic:
             producer.produce(self.name, value, on_delivery=note, **chosen)
         assert producer.flush(60) == 0
         assert not failed
+
+    def consume(self) -> list[str]:
+        """What a plain consumer finds in the topic's first partition."""
+        consumer = Consumer({"bootstrap.servers": self.broker.servers, "group.id": "nobody"})
+        try:
+            first = TopicPartition(self.name, 0)
+            _, end = consumer.get_watermark_offsets(first, timeout=10)
+            consumer.assign([TopicPartition(self.name, 0, 0)])
+            texts: list[str] = []
+            while message := consumer.poll(5):
+                texts.append(json.loads(message.value())["message"])
+                if message.offset() == end - 1:
+                    break
+            return texts
+        finally:
+            consumer.close()
 
     def settings(self, **changes: str) -> dict[str, str]:
         topics = {self.name: {"table": f"{DATABASE}.{self.table}"}}

@@ -39,7 +39,7 @@ logs: $(READY) ## Follow the stack's logs
 	@$(BIN)/moraine logs --follow
 
 test: setup lint ## Run every test on real parts (under 20 minutes)
-	@$(BIN)/pytest --numprocesses 3 --no-loadscope-reorder --durations 30
+	@$(BIN)/pytest --numprocesses 2 --no-loadscope-reorder --durations 30
 
 test-unit: $(READY) ## Run the tests that need no service (under 30 seconds)
 	@$(BIN)/pytest tests/unit

@@ -17,6 +17,8 @@ from moraine.local.stack import Stack
 from moraine.tasks.store import TaskStore, open_pool
 
 if TYPE_CHECKING:
+    from support.ingest import IngestSite
+    from support.kafka import Broker
     from support.platform import Platform
 
 pytest.register_assert_rewrite("support")
@@ -69,7 +71,7 @@ _STACKS = (
     ("ingest", "tests/failure/test_killed_writers"),
     ("ingest", "tests/failure/test_ingest_chaos"),
     ("platform", "tests/e2e/"),
-    ("kills", "tests/failure/"),
+    ("platform", "tests/failure/"),
     ("stores", "tests/integration/gateway/test_engines"),
     ("stores", "tests/integration/purge/"),
     ("stores", "tests/integration/ingest/test_object_store"),
@@ -94,6 +96,23 @@ def running_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platf
 
     with running_platform(partial(tmp_path_factory.mktemp, "platform")) as platform:
         yield platform
+
+
+@pytest.fixture(scope="session")
+def ingest_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestSite]:
+    """What ingest writes with, for every test of it; writers are those of each test."""
+    from support.ingest import running_site
+
+    with running_site(tmp_path_factory.mktemp("ingest")) as site:
+        yield site
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    from support.kafka import running_broker
+
+    with running_broker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
 
 
 @pytest.fixture

@@ -31,9 +31,8 @@ from support.ingest import (
     IngestSite,
     ndjson,
     new_table,
-    running_site,
 )
-from support.kafka import Broker, running_broker
+from support.kafka import Broker
 from support.kafka_reading import Topic
 from support.platform import wait_for
 from support.processes import running
@@ -63,16 +62,10 @@ Sent = tuple[dict[str, int], dict[str, int]]
 Start = Callable[[], contextlib.AbstractContextManager[Popen[bytes]]]
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestSite]:
-    with running_site(tmp_path_factory.mktemp("chaos")) as site:
-        yield site
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with running_broker(tmp_path_factory.mktemp("kafka")) as broker:
-        yield broker
+@pytest.fixture
+def site(ingest_site: IngestSite) -> Iterator[IngestSite]:
+    yield ingest_site
+    ingest_site.failpoints.clear()
 
 
 class Chaos:

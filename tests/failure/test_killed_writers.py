@@ -16,7 +16,6 @@ from support.ingest import (
     ndjson,
     new_key,
     new_table,
-    running_site,
 )
 from support.platform import wait_for
 
@@ -24,9 +23,8 @@ POINTS = ["ingest.written", "ingest.committed", "ingest.before_finalize"]
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestSite]:
-    with running_site(tmp_path_factory.mktemp("ingest")) as site:
-        yield site
+def site(ingest_site: IngestSite) -> IngestSite:
+    return ingest_site
 
 
 @pytest.fixture(scope="module")

@@ -6,16 +6,15 @@ from pathlib import Path
 import pytest
 
 from support.filedrop import Scene
-from support.ingest import Door, IngestSite, new_table, running_site
+from support.ingest import Door, IngestSite, new_table
 from support.ingest_writer import StandInWriter, stand_in_writer
-from support.kafka import Broker, running_broker
+from support.kafka import Broker
 from support.kafka_reading import MakeTopic, Topic
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestSite]:
-    with running_site(tmp_path_factory.mktemp("ingest")) as site:
-        yield site
+def site(ingest_site: IngestSite) -> IngestSite:
+    return ingest_site
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +23,7 @@ def running_door(site: IngestSite) -> Iterator[Door]:
         yield door
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def running_writer(site: IngestSite) -> Iterator[None]:
     with site.writer(writer__piece_bytes="100000"):
         yield
@@ -34,12 +33,6 @@ def running_writer(site: IngestSite) -> Iterator[None]:
 def door(running_door: Door, running_writer: None) -> Door:
     """The REST door, with a writer behind it."""
     return running_door
-
-
-@pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with running_broker(tmp_path_factory.mktemp("kafka")) as broker:
-        yield broker
 
 
 @pytest.fixture

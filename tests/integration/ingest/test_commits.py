@@ -167,7 +167,8 @@ def test_files_of_a_lost_batch_stay_until_another_commit(
     )
     with site.writer():
         wait_for(
-            lambda: site.rows("SELECT 1 FROM ingest_batches WHERE lost") or None, "it is not lost"
+            lambda: site.rows("SELECT 1 FROM ingest_batches WHERE lost AND batch = %s", batch),
+            "it is not lost",
         )
         assert stray.exists()
         running_door.send(table, [{"message": "second"}])

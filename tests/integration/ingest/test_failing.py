@@ -39,7 +39,7 @@ def test_a_body_that_cannot_be_read_waits_until_it_can(
     wait_for(
         lambda: door.call("GET", f"/v1/requests/{key}").json()["state"] == "applied",
         "it was not written",
-        60,
+        120,  # it may just be failing once more
     )
     assert site.count_rows(table) == 33
     assert not site.data_files(table) - site.committed_files(table)

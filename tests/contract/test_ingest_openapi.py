@@ -1,18 +1,13 @@
-"""The OpenAPI document of the doors: checked in, valid, and in agreement with their routes."""
+"""The OpenAPI document of the doors, in agreement with their routes."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import jsonschema
 import pytest
-import schemathesis
 
 from moraine.ingest.app import create_ingest_app, ingest_document
 from moraine.ingest.otlp import http_routes
 
-FILE = Path(__file__).parents[2] / "docs" / "ingest-openapi.json"
 DOCUMENT = ingest_document()
 SCHEMAS = DOCUMENT["components"]["schemas"]
 OPERATIONS = {
@@ -27,22 +22,6 @@ STATUSES = {
     "describeTable": "200 401 403 404 502 503",
     "promoteField": "201 400 401 403 404 409 413 415 502 503",
 }
-
-
-def test_the_file_in_the_repository_is_the_document_the_app_serves() -> None:
-    assert json.loads(FILE.read_text()) == DOCUMENT, "run `make openapi` and commit the file"
-
-
-def test_it_is_valid_openapi_3_1() -> None:
-    assert DOCUMENT["openapi"].startswith("3.1")
-    schemathesis.openapi.from_dict(DOCUMENT).validate()
-    for schema in SCHEMAS.values():
-        jsonschema.Draft202012Validator.check_schema(schema)
-
-
-def test_every_reference_leads_somewhere_and_every_schema_is_used() -> None:
-    named = json.dumps(DOCUMENT).split('"#/components/schemas/')[1:]
-    assert {one.partition('"')[0] for one in named} == set(SCHEMAS)
 
 
 def test_it_has_every_route_but_those_of_otlp() -> None:

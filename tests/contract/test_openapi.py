@@ -1,21 +1,17 @@
-"""The OpenAPI document: checked in, complete, valid, and in agreement with the specification."""
+"""The OpenAPI document: complete, and in agreement with the specification."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-import schemathesis
 
 from moraine.api.app import create_app, openapi_document
 from moraine.errors import MoraineError
 from moraine.tasks.model import Status
 
-FILE = Path(__file__).parents[2] / "docs" / "openapi.json"
 DOCUMENT = openapi_document()
 SCHEMAS = DOCUMENT["components"]["schemas"]
 ERRORS = {"$ref": "#/components/schemas/ErrorResponse"}
@@ -32,26 +28,6 @@ def validator(schema: Any) -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(
         whole, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
     )
-
-
-def test_the_file_in_the_repository_is_the_document_the_app_serves() -> None:
-    assert json.loads(FILE.read_text()) == DOCUMENT, "run `make openapi` and commit the file"
-
-
-def test_it_is_valid_openapi_3_1() -> None:
-    assert DOCUMENT["openapi"].startswith("3.1")
-    schemathesis.openapi.from_dict(DOCUMENT).validate()
-    for schema in SCHEMAS.values():
-        jsonschema.Draft202012Validator.check_schema(schema)
-
-
-def test_every_reference_leads_somewhere_and_every_schema_is_used() -> None:
-    text = json.dumps(DOCUMENT)
-    for name in SCHEMAS:
-        assert f'"#/components/schemas/{name}"' in text, f"{name} is not used"
-    for reference in text.split('"$ref": "')[1:]:
-        name = reference.partition('"')[0].removeprefix("#/components/schemas/")
-        assert name in SCHEMAS
 
 
 def test_it_has_every_route() -> None:

@@ -21,8 +21,9 @@ from moraine.settings import Settings
 from moraine.tasks.store import TaskStore
 from support import issuer as tokens
 from support.airflow_server import PASSWORD, airflow_server
-from support.api_server import Api, Hand, finishing_everything, running_api, wait_for
+from support.api_server import Api, Hand, finishing_everything, running_api
 from support.issuer import Issuer
+from support.waiting import wait_for
 
 schema = schemathesis.openapi.from_dict(openapi_document())
 checks = CHECKS.get_by_names(

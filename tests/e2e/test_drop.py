@@ -17,7 +17,8 @@ from moraine.storage.files import local_path
 from moraine.tasks.model import Status
 from support.dropping import GatewayClient, gateway_of, own_gateway
 from support.engines import live_with_pyiceberg, live_with_spark
-from support.platform import CATALOG, NAMESPACE, Platform, Table, wait_for
+from support.platform import CATALOG, NAMESPACE, Platform, Table
+from support.waiting import wait_for
 
 FIRE_AND_FORGET = {"MORAINE_GATEWAY__PURGE__MODE": "fire-and-forget"}
 

@@ -17,7 +17,8 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeL
 
 from moraine.ingest.client import DoorError, IngestClient
 from moraine.local.processes import inherited_environment
-from support.platform import CATALOG, NAMESPACE, Platform, wait_for
+from support.platform import CATALOG, NAMESPACE, Platform
+from support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 

@@ -34,8 +34,8 @@ from support.ingest import (
 )
 from support.kafka import Broker
 from support.kafka_reading import Topic
-from support.platform import wait_for
 from support.processes import running
+from support.waiting import wait_for
 
 SECONDS = float(os.environ.get("INGEST_CHAOS_SECONDS", "12"))
 PATIENCE = 180.0

@@ -13,7 +13,8 @@ import requests
 from moraine.errors import TableNotFound
 from moraine.tasks.model import Status
 from support.dropping import gateway_of, own_gateway
-from support.platform import Platform, Table, wait_for
+from support.platform import Platform, Table
+from support.waiting import wait_for
 
 SHORT_LEASE = {"MORAINE_IDEMPOTENCY__LEASE": "2s"}
 

@@ -15,8 +15,9 @@ from moraine.operations.purge.payload import PurgeParameters
 from moraine.tasks.model import Status
 from moraine.tasks.service import Submission
 from support.drivers import Drivers, without_scheduled_sweeps
-from support.platform import Platform, checksums, wait_for
+from support.platform import Platform, checksums
 from support.purges import Purge, ends_of_attempts
+from support.waiting import wait_for
 
 # In the order in which a purge comes by.
 POINTS = [

@@ -8,8 +8,9 @@ from functools import partial
 
 from moraine.errors import LeaseLost
 from moraine.tasks.model import Status
-from support.platform import MAX_ATTEMPTS, Platform, wait_for
+from support.platform import MAX_ATTEMPTS, Platform
 from support.purges import Purge, check_consecutive, ends_of_attempts
+from support.waiting import wait_for
 
 
 def test_a_stalled_worker_that_wakes_after_it_was_replaced(

@@ -17,7 +17,7 @@ from support.ingest import (
     new_key,
     new_table,
 )
-from support.platform import wait_for
+from support.waiting import wait_for
 
 POINTS = ["ingest.written", "ingest.committed", "ingest.before_finalize"]
 

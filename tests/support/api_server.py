@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -20,6 +19,7 @@ from moraine.settings import Settings
 from moraine.tasks.model import Claim, Status, Task
 from moraine.tasks.store import TaskStore
 from moraine.tasks.worker import Worker
+from support.waiting import wait_for
 
 SYNC = "/v1/tasks/execute/synchronous"
 
@@ -197,13 +197,6 @@ def finishing_everything(hand: Hand) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 10) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def now() -> datetime:

@@ -22,7 +22,8 @@ from moraine.settings import CatalogSettings, Settings
 from moraine.spark import SessionFactory, connect
 from moraine.tasks.store import TaskStore
 from moraine.tasks.worker import Worker
-from support.platform import Platform, wait_for
+from support.platform import Platform
+from support.waiting import wait_for
 
 _PRELOADED = [
     "support.drivers",

@@ -32,8 +32,9 @@ from moraine.tasks.store import open_pool
 from support.api_server import running_api
 from support.issuer import URL as ISSUER
 from support.issuer import Issuer
-from support.platform import Failpoints, wait_for
+from support.platform import Failpoints
 from support.processes import await_answer, running
+from support.waiting import wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

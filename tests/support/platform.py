@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import psutil
@@ -33,19 +33,15 @@ from moraine.settings import Settings
 from moraine.storage.files import local_path, task_folder
 from moraine.tasks.model import Status, Task, TaskVersion
 from moraine.tasks.service import TaskService
+from support.waiting import PATIENCE, wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-T = TypeVar("T")
 
 CATALOG, NAMESPACE = "demo", "shop"
 LEASE = 8
 MAX_ATTEMPTS = 4
 SYNC = "/v1/tasks/execute/synchronous"
-
-# Waits are long enough for a busy machine and end as soon as they can.
-PATIENCE = 120.0
 
 _SHORT_SETTINGS = {
     "MORAINE_DELEGATION__RETRY__TABLE_PURGE__MAX_ATTEMPTS": str(MAX_ATTEMPTS),
@@ -313,24 +309,6 @@ class Platform:
         process = psutil.Process(self.get(path)["pid"])
         assert process.environ()[MARK] == str(self.stack.home)
         return process
-
-
-def wait_for(
-    look: Callable[[], T | None],
-    else_say: str | Callable[[], str],
-    patience: float = PATIENCE,
-    *,
-    pause: float = 0.1,
-) -> T:
-    """What `look` gives, as soon as it gives something."""
-    give_up_at = time.monotonic() + patience
-    while True:
-        if found := look():
-            return found
-        if time.monotonic() > give_up_at:
-            words = else_say if isinstance(else_say, str) else else_say()
-            raise AssertionError(f"{words} (after {patience:.0f} s)")
-        time.sleep(pause)
 
 
 def checksums(folder: Path) -> dict[str, str]:

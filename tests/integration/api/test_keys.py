@@ -15,9 +15,10 @@ from moraine.errors import StorageRefused
 from moraine.tasks.model import Status, TaskFilter
 from moraine.tasks.store import TaskStore
 from support.airflow_server import AirflowServer
-from support.api_server import SYNC, Api, Hand, finishing_everything, purge, running_api, wait_for
+from support.api_server import SYNC, Api, Hand, finishing_everything, purge, running_api
 from support.issuer import Issuer
 from support.platform import Failpoints
+from support.waiting import wait_for
 
 Lose = Callable[[Callable[[], Any]], None]
 TASKS = "/v1/tasks"

@@ -18,8 +18,9 @@ from moraine.tasks.model import Claim
 from moraine.tasks.schemas import ErrorResponse
 from moraine.tasks.store import TaskStore, open_pool
 from support.airflow_server import AirflowServer
-from support.api_server import SYNC, Api, Hand, purge, wait_for
+from support.api_server import SYNC, Api, Hand, purge
 from support.tcp_proxy import TcpProxy, proxied
+from support.waiting import wait_for
 
 StartApi = Callable[..., Api]
 
@@ -79,7 +80,7 @@ def test_ready_names_a_ledger_that_is_down_and_finds_it_again(cut_off: Api, way:
     assert found["airflow"] == "ok"
     assert cut_off.get("/health/live").status_code == 200
     way.restore()
-    wait_for(lambda: readiness(cut_off)[0] == 200, seconds=20)
+    wait_for(lambda: readiness(cut_off)[0] == 200, "it is not ready again")
 
 
 def test_a_ledger_that_hangs_does_not_make_the_probe_hang(cut_off: Api, way: TcpProxy) -> None:
@@ -88,7 +89,7 @@ def test_a_ledger_that_hangs_does_not_make_the_probe_hang(cut_off: Api, way: Tcp
         answers = list(pool.map(lambda _: readiness(cut_off), range(30)))
     assert {(status, found["ledger"]) for status, found in answers} == {(503, "NO_ANSWER")}
     way.restore()
-    wait_for(lambda: readiness(cut_off)[0] == 200, seconds=20)
+    wait_for(lambda: readiness(cut_off)[0] == 200, "it is not ready again")
 
 
 def test_without_the_ledger_every_route_answers_503(cut_off: Api, way: TcpProxy) -> None:
@@ -139,7 +140,7 @@ def test_an_event_stream_ends_when_the_ledger_goes_and_can_be_resumed(
         hand.succeed(claim)
         events = watcher.result(timeout=30)
     last = int(events[-1][2] or 0)
-    wait_for(lambda: readiness(cut_off)[0] == 200, seconds=20)
+    wait_for(lambda: readiness(cut_off)[0] == 200, "it is not ready again")
     rest = list(cut_off.events(task_id, last))
     assert [data["version"] for _, data, _ in events + rest] == [1, 2, 3, 4]
 

@@ -15,7 +15,8 @@ from psycopg import sql
 
 from moraine import log as moraine_log
 from support.airflow_server import AirflowServer
-from support.api_server import SYNC, Api, Hand, finishing_everything, purge, wait_for
+from support.api_server import SYNC, Api, Hand, finishing_everything, purge
+from support.waiting import wait_for
 
 SECRET = "AKIA-planted-9f3c"
 

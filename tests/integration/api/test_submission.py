@@ -28,7 +28,8 @@ from moraine.settings import Settings
 from moraine.tasks.model import Status, TaskFilter
 from moraine.tasks.store import TaskStore
 from support.airflow_server import AirflowServer
-from support.api_server import SYNC, Api, Hand, now, purge, wait_for
+from support.api_server import SYNC, Api, Hand, now, purge
+from support.waiting import wait_for
 
 StartApi = Callable[..., Api]
 MakeSettings = Callable[..., Settings]

@@ -13,7 +13,8 @@ import pytest
 from moraine.errors import StorageUnavailable, TableNotFound
 from moraine.tasks.model import Claim, NewTask, Status
 from support.airflow_server import AirflowServer
-from support.api_server import Api, Hand, now, wait_for
+from support.api_server import Api, Hand, now
+from support.waiting import wait_for
 
 
 def ids(page: dict[str, Any]) -> list[str]:

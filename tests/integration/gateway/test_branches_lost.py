@@ -5,7 +5,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from support.gateway import REPLAYED, Caller, Scene, Way, error_of, new_key
@@ -14,6 +13,7 @@ from support.keyed_catalog import UNAVAILABLE, Held, answers, error, reset_after
 from support.platform import Failpoints
 from support.relay import Answer
 from support.tcp_proxy import proxied
+from support.waiting import wait_for
 
 # --- R1, R2, and what is in the way ---------------------------------------------------------
 
@@ -61,7 +61,7 @@ def test_r2_it_is_taken_over(caller: Caller, way: Way, scene: Scene, rows: Rows,
 
 
 def test_who_was_thought_dead_cannot_write_down_an_outcome(
-    caller: Caller,
+    start_gateway: StartGateway,
     other_caller: Caller,
     way: Way,
     scene: Scene,
@@ -69,24 +69,24 @@ def test_who_was_thought_dead_cannot_write_down_an_outcome(
     ledger: str,
     pool: ThreadPoolExecutor,
 ) -> None:
-    """A process that stood still for longer than its lease: meanwhile another has done the work,
-    which is why the catalog refuses it to the first. To its caller that must not look like a
-    failure."""
-    scene.direct.done(scene.create_table("t"))
-    key, held, ask = new_key(), Held(), scene.append("t", 1001)
-    way.break_with(held)
-    first = pool.submit(caller.send, *ask, key=key)
-    assert held.arrived.wait(10)
-    with psycopg.connect(ledger, autocommit=True) as connection:
-        connection.execute(
-            "UPDATE idempotency_records SET lease_expires_at = now() WHERE idempotency_key = %s",
-            [key],
-        )
-    second = other_caller.send(*ask, key=key)
-    assert second.status_code == 200
-    [row] = rows(key)
-    held.go_on.set()
-    late = first.result()
+    """A process that was cut off from the ledger for longer than its lease: meanwhile another has
+    done the work, which is why the catalog refuses it to the first. To its caller that must not
+    look like a failure."""
+    with proxied(ledger) as proxy:
+        caller = start_gateway(url=proxy.url, idempotency={"lease": "1s"})
+        scene.direct.done(scene.create_table("t"))
+        key, held, ask = new_key(), Held(), scene.append("t", 1001)
+        way.break_with(held)
+        first = pool.submit(caller.send, *ask, key=key)
+        assert held.arrived.wait(10)
+        proxy.cut()
+        wait_for(lambda: rows(key)[0]["abandoned"], "the lease does not run out")
+        second = other_caller.send(*ask, key=key)
+        assert second.status_code == 200
+        [row] = rows(key)
+        proxy.restore()
+        held.go_on.set()
+        late = first.result()
     assert (late.status_code, late.headers[REPLAYED]) == (200, "true"), late.text
     assert late.content == second.content
     assert rows(key) == [row]

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from support.api_server import wait_for
 from support.gateway import REPLAYED, Caller, Scene, Way, error_of, new_key
 from support.gateway_fixtures import Rows, StartGateway
 from support.keyed_catalog import Held
 from support.tcp_proxy import proxied
+from support.waiting import wait_for
 
 
 def test_with_check_payload_off_the_key_alone_counts(

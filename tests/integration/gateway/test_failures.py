@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import requests
 
-from support.api_server import wait_for
 from support.gateway import REPLAYED, Caller, Scene, Way, error_of, new_key
 from support.keyed_catalog import Execute, half_an_answer, reset_after, reset_before, silent_after
 from support.relay import Answer
+from support.waiting import wait_for
 
 StartGateway = Callable[..., Caller]
 Rows = Callable[[str], list[dict[str, Any]]]

@@ -18,7 +18,7 @@ from moraine.settings import CatalogSettings
 from support.gateway import Way
 from support.ingest import CATALOG, DATABASE, Door, IngestSite, new_key, new_table
 from support.keyed_catalog import Fault, answers, error, reset_after, reset_before
-from support.platform import wait_for
+from support.waiting import wait_for
 
 TROUBLE: dict[str, list[Fault]] = {
     "a conflict": [answers(error(409, kind="CommitFailedException"))],

@@ -11,7 +11,7 @@ from moraine.idempotency.store import open_async_pool
 from moraine.ingest.ledger import Body, DoorLedger
 from moraine.ingest.model import Arrival
 from support.ingest import DATABASE, Door, IngestSite, ndjson, new_key, new_table
-from support.platform import wait_for
+from support.waiting import wait_for
 
 ROWS = ndjson([{"message": str(number)} for number in range(30)])
 

@@ -17,7 +17,7 @@ from moraine.ingest.kafka.broker import MessagesMissing
 from moraine.ingest.kafka.offsets import OffsetsUnknown
 from support.ingest import CATALOG, DATABASE, Door, IngestSite, new_table
 from support.kafka_reading import MakeTopic, Topic, messages
-from support.platform import wait_for
+from support.waiting import wait_for
 
 
 class Stopped(Exception):

@@ -19,8 +19,8 @@ from moraine.settings import CatalogAuthSettings, CatalogSettings
 from moraine.settings.ingest import IngestSettings
 from moraine.tasks.store import open_pool
 from support.ingest import ndjson, new_key, new_table
-from support.platform import wait_for
 from support.seaweedfs import SeaweedFS
+from support.waiting import wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

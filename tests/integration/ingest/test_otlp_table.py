@@ -14,7 +14,7 @@ from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.resources import Resource
 
 from support.ingest import CATALOG, IngestSite, free_port
-from support.platform import wait_for
+from support.waiting import wait_for
 
 
 @pytest.fixture

@@ -19,10 +19,11 @@ from support.fault_proxy import (
     reset_after,
     reset_before,
 )
-from support.platform import Failpoints, wait_for
+from support.platform import Failpoints
 from support.purges import ends_of_attempts
 from support.seaweedfs import SeaweedFS
 from support.vending import VendingCatalog
+from support.waiting import wait_for
 
 from .conftest import NAMESPACE, Bench
 

@@ -164,7 +164,7 @@ class Held:
 
     def __call__(self, execute: Execute) -> Answer:
         self.arrived.set()
-        assert self.go_on.wait(30)
+        assert self.go_on.wait(120)
         return execute()
 
 

@@ -41,9 +41,7 @@ def cut_off(start_api: StartApi, way: TcpProxy) -> Api:
 
 
 def readiness(api: Api) -> tuple[int, dict[str, str]]:
-    started = time.monotonic()
     response = api.get("/health/ready", headers={"Authorization": None})
-    assert time.monotonic() - started < 3, "a probe waits a few seconds at most"
     body = response.json()
     assert body["status"] == ("ready" if response.status_code == 200 else "not ready")
     return response.status_code, body["dependencies"]

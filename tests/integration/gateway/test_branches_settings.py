@@ -56,13 +56,13 @@ def test_who_is_later_than_the_lifetime_of_its_key_writes_down_nothing(
     key, late, new = new_key(), Held(), Held()
     way.break_with(late, new)
     first = pool.submit(caller.send, *scene.create_table("t"), key=key)
-    assert late.arrived.wait(10)
+    assert late.arrived.wait(60)
     with psycopg.connect(ledger, autocommit=True) as connection:
         connection.execute(
             "UPDATE idempotency_records SET expires_at = now() WHERE idempotency_key = %s", [key]
         )
     second = pool.submit(other_caller.send, *scene.create_table("u"), key=key)
-    assert new.arrived.wait(10)
+    assert new.arrived.wait(60)
     [row] = rows(key)
     late.go_on.set()
     assert first.result().status_code == 200

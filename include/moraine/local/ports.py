@@ -35,19 +35,24 @@ def require_free(part: str, ports: dict[str, int]) -> None:
 
 
 def free_ports() -> PortSettings:
-    """A free port for every part, all different: each is held until the last is found.
+    """A free port for every part."""
+    names = list(PortSettings.model_fields)
+    return PortSettings(**dict(zip(names, find_free(len(names)), strict=True)))
+
+
+def find_free(count: int) -> list[int]:
+    """Free ports, all different: each is held until the last is found.
 
     From below the range that outgoing connections take theirs from, so that none is lost to one
-    before its part is started.
+    before its server is started.
     """
     candidates = random.sample(_OWN_RANGE, 500)
     with contextlib.ExitStack() as held:
-        chosen: dict[str, int] = {}
-        for name in PortSettings.model_fields:
-            while name not in chosen:
-                port = candidates.pop()
-                listener = held.enter_context(socket.socket())
-                with contextlib.suppress(OSError):
-                    listener.bind((LOOPBACK, port))
-                    chosen[name] = port
-    return PortSettings(**chosen)
+        found: list[int] = []
+        while len(found) < count:
+            port = candidates.pop()
+            listener = held.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                listener.bind((LOOPBACK, port))
+                found.append(port)
+    return found

@@ -93,7 +93,8 @@ class Deletion:
     def _delete_one(self, batch: Batch) -> Outcome:
         answer = self._send(batch, self._limits.head_concurrency)
         if isinstance(answer, Problem):
-            return outcome_of(answer)
+            outcome = outcome_of(answer)
+            return DELETED if outcome is MISSING else outcome  # by the request before, likely
         return UNSENT if isinstance(answer, Unsent) else DELETED
 
     def _send(self, batch: Batch, most: int) -> Problem | Unsent | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from obstore.exceptions import InvalidPathError, PermissionDeniedError, UnauthenticatedError
@@ -60,6 +60,10 @@ _KINDS = {
 }
 _KIND_OF_CODE = {code: kind for kind, codes in _KINDS.items() for code in codes}
 _KEY_CODE = re.compile(r"^Generic S3 error: DeleteObjects request failed for key .*\(code: (\w+)\)")
+_KEY_STATUS = re.compile(
+    r"^(?:Generic MicrosoftAzure error|Object at location .* not found): "
+    r"Bulk delete request failed for key .*\(code: (\d{3})\)$"
+)
 _KEY_CODES = re.compile(r"<Error>.*?<Code>(\w+)</Code>", re.S)
 _STATUS = re.compile(r"^non-2xx status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
@@ -76,8 +80,11 @@ def classify(error: Exception) -> Problem:
     text, _, dump = str(error).partition("\n\nDebug source:")
     # The answer comes last: keys, which may hold anything, are named before it.
     _, answered, answer = text.rpartition("Server returned ")
-    if found := _KEY_CODE.match(text.replace("\n", " ")):
+    line = text.replace("\n", " ").strip()
+    if found := _KEY_CODE.match(line):
         return _of_key(found.group(1))
+    if found := _KEY_STATUS.match(line):
+        return replace(_of_answer(int(found.group(1)), None), of_key=True)
     if answered and answer.startswith("error response") and "<DeleteResult" in answer:
         # The client gives the whole answer where a code in it may pass: that one decides.
         codes = sorted(_KEY_CODES.findall(answer), key=_does_not_pass)
@@ -87,7 +94,7 @@ def classify(error: Exception) -> Problem:
     if status or code:
         return _of_answer(int(status.group(1)) if status else 200, code)
     if isinstance(error, FileNotFoundError):
-        return Problem(Kind.MISSING, "not found")
+        return Problem(Kind.MISSING, "not found", of_key=True)
     if isinstance(error, PermissionDeniedError):
         return Problem(Kind.REFUSED, "refused")
     if isinstance(error, UnauthenticatedError):

@@ -30,6 +30,13 @@ def of_key(code: str, key: str = "k2") -> Exception:
     )
 
 
+def of_blob(status: int, key: str = "k2") -> Exception:
+    said = f"Bulk delete request failed for key {key}: hush (code: {status})"
+    if status == 404:
+        return FileNotFoundError(f"Object at location {key} not found: {said}{DUMP}")
+    return GenericError(f"Generic MicrosoftAzure error: {said}{DUMP}")
+
+
 def of_some_keys(*codes: str) -> Exception:
     errors = "".join(f"<Error><Key>k</Key><Code>{code}</Code></Error>" for code in codes)
     return GenericError(
@@ -106,6 +113,11 @@ def broken(kind: str) -> Exception:
         (of_key("NoSuchKey"), Kind.MISSING, "NoSuchKey", True),
         (of_key("InternalError"), Kind.BROKEN, "InternalError", True),
         (of_key("SomethingNew"), Kind.BROKEN, "SomethingNew", True),
+        (of_blob(404), Kind.MISSING, "HTTP 404", True),
+        (of_blob(412), Kind.REFUSED, "HTTP 412", True),
+        (of_blob(412, "a (code: 503)\nb"), Kind.REFUSED, "HTTP 412", True),
+        (of_blob(503), Kind.THROTTLED, "HTTP 503", True),
+        (of_blob(500), Kind.BROKEN, "HTTP 500", True),
         (of_some_keys("SlowDown"), Kind.THROTTLED, "SlowDown", True),
         (of_some_keys("AccessDenied", "SlowDown"), Kind.THROTTLED, "SlowDown", True),
         (broken("Timeout"), Kind.BROKEN, "no answer in time", False),

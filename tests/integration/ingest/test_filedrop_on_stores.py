@@ -1,4 +1,5 @@
-"""Files that are dropped on S3, by a process that has its keys and by one that asks Airflow."""
+"""Files that are dropped on S3 and on Azure, by a process that has the keys and by one that asks
+Airflow."""
 
 from __future__ import annotations
 
@@ -7,16 +8,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from moraine.errors import StorageRefused
 from moraine.local.stack import PROJECT
+from moraine.storage.credentials import Credentials
+from support.azurite import Azurite
 from support.filedrop import LARGE, LINE, Scene
 from support.seaweedfs import SeaweedFS
+from support.storage_places import AzurePlace, Place, S3Place
 from support.stores import BUCKET, new_name
 
 
@@ -27,37 +29,46 @@ def s3_scene(scene: Scene, seaweedfs: SeaweedFS) -> Scene:
     return scene
 
 
+@pytest.fixture(params=["s3", "azure"])
+def place(request: pytest.FixtureRequest, scene: Scene) -> Place:
+    """The folder that the scene watches."""
+    name = f"drops-{new_name()}"
+    if request.param == "s3":
+        s3: SeaweedFS = request.getfixturevalue("seaweedfs")
+        found: Place = S3Place(s3, Credentials(s3.properties()), s3.create_bucket(name))
+        scene.storage = s3.properties()
+    else:
+        azure: Azurite = request.getfixturevalue("azurite")
+        container = azure.create_container(name)
+        found = AzurePlace(azure, Credentials(azure.properties()), container)
+        scene.storage = azure.properties()
+    scene.location = found.base
+    return found
+
+
 @pytest.mark.parametrize("killed", [False, True], ids=["", "killed between copy and delete"])
-def test_files_on_s3(s3_scene: Scene, seaweedfs: SeaweedFS, killed: bool) -> None:
-    scene, client = s3_scene, seaweedfs.client()
-    prefix = scene.location.removeprefix(f"s3a://{BUCKET}/")
+def test_files_are_taken_and_moved(scene: Scene, place: Place, killed: bool) -> None:
     scene.prefix["after"] = "move"
-    put: Callable[[str, bytes], Any] = lambda name, body: client.put_object(  # noqa: E731
-        Bucket=BUCKET, Key=f"{prefix}{name}", Body=body
-    )
-    put("db/t/a b%20ü.ndjson", LARGE)
+    place.put("db/t/a b%20ü.ndjson", content=LARGE)
     if killed:
         with scene.writer.running():
             scene.killed_at("storage.copied")
-    put("db/t/b.ndjson.gz", gzip.compress(LINE))
-    put("db/t/bad.ndjson", b"BAD\n")
+    place.put("db/t/b.ndjson.gz", content=gzip.compress(LINE))
+    place.put("db/t/bad.ndjson", content=b"BAD\n")
 
     scene.watch()
 
     assert sorted(scene.writer.written) == sorted([("db.t", LARGE), ("db.t", LINE)])
-    names = {key.removeprefix(prefix) for key in seaweedfs.keys_in(BUCKET, prefix)}
-    assert names == {
+    assert place.names() == {
         "_done/db/t/a b%20ü.ndjson", "_done/db/t/b.ndjson.gz",
         "_failed/db/t/bad.ndjson", "_failed/db/t/bad.ndjson.error.json",
     }  # fmt: skip
     assert scene.sql("SELECT count(*) FROM ingest_files") == [(0,)]
 
 
-def test_a_file_kept_on_s3_is_taken_once(s3_scene: Scene, seaweedfs: SeaweedFS) -> None:
-    scene, client = s3_scene, seaweedfs.client()
-    key = scene.location.removeprefix(f"s3a://{BUCKET}/") + "db/t/a.ndjson"
+def test_a_file_that_is_kept_is_taken_once(scene: Scene, place: Place) -> None:
     for _ in range(2):
-        client.put_object(Bucket=BUCKET, Key=key, Body=LINE)
+        place.put("db/t/a.ndjson", content=LINE)
         scene.watch()
         scene.expire_keys()
     assert scene.writer.written == [("db.t", LINE)]

@@ -37,13 +37,6 @@ class InvalidKey(IngestError):
     http_status = 400
 
 
-class InvalidColumn(IngestError):
-    """A column of the request is wrong."""
-
-    code = "invalid_column"
-    http_status = 400
-
-
 class InvalidName(IngestError):
     """A database or a table cannot be called that."""
 

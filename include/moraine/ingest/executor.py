@@ -21,7 +21,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 
-from moraine.ingest.coercion import LineRejected, arrow_type, coerce
+from moraine.ingest.coercion import LineRejected, coerce
 from moraine.ingest.columns import Column
 from moraine.ingest.schemas import can_be_column
 from moraine.python_workers import keep_lean
@@ -166,12 +166,6 @@ def _without_foreign(rows: pa.Table) -> pa.Table:
     """pyiceberg fills what is missing with null; of a null column it does not know the type."""
     null = [field.name for field in rows.schema if pa.types.is_null(field.type)]
     return rows.drop_columns(null) if null else rows
-
-
-def empty_rows(order: Order) -> pa.Table:
-    fields = expected_fields(order)
-    schema = pa.schema([pa.field(field.name, arrow_type(field.type)) for field in fields])
-    return as_columns(order, schema.empty_table())
 
 
 def _lines_of(piece: Piece) -> bytes:

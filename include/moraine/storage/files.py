@@ -1,11 +1,9 @@
-"""Files as tables name them, on the stores Moraine speaks: today, the local disk."""
+"""Files on the local disk, as tables name them, and Moraine's own workspace there."""
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from moraine.errors import FinalError, StorageUnavailable
@@ -19,10 +17,6 @@ class UnsupportedStorage(FinalError):
 
     code = "UNSUPPORTED_STORAGE"
     http_status = 409
-
-
-DELETED = "deleted"
-MISSING = "missing"
 
 
 def local_path(location: str) -> str:
@@ -48,43 +42,6 @@ def read_file(location: str) -> bytes | None:
         return None
     except OSError as error:
         raise StorageUnavailable(f"{location} could not be read: {error.strerror}.") from error
-
-
-def file_size(location: str) -> int | None:
-    try:
-        return os.stat(local_path(location)).st_size
-    except OSError:
-        return None
-
-
-def delete_files(locations: Iterable[str]) -> list[str]:
-    """What became of each: DELETED, MISSING (which is no failure), or why it is still there."""
-    return [_delete_file(local_path(location)) for location in locations]
-
-
-def _delete_file(path: str) -> str:
-    try:
-        os.unlink(path)
-        outcome = DELETED
-    except FileNotFoundError:
-        outcome = MISSING
-    except OSError as error:
-        return error.strerror or type(error).__name__
-    _delete_checksum_of(path)
-    return outcome
-
-
-def _delete_checksum_of(path: str) -> None:
-    """Hadoop writes `.NAME.crc` beside each local file; no metadata ever names it."""
-    folder, name = os.path.split(path)
-    try:
-        os.unlink(f"{folder}/.{name}.crc")
-    except OSError:
-        return
-
-
-def remaining_files(locations: Sequence[str]) -> list[str]:
-    return [location for location in locations if os.path.lexists(local_path(location))]
 
 
 def remove_folder(location: str) -> None:

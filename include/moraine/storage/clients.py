@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -24,6 +25,9 @@ Client: TypeAlias = S3Store | GCSStore | AzureStore
 _ODD_KEY = re.compile(r"^/|/$|//|(?:^|/)\.{1,2}(?:/|$)|[\x00-\x1f\x7f]|^$")
 _DOTS = re.compile(r"(?:^|/)\.{1,2}(?:/|$)")
 _AZURE_HOST = ".dfs.core.windows.net"
+_WITHOUT_TOKEN = json.dumps(
+    {"private_key": "", "private_key_id": "", "client_email": "", "disable_oauth": True}
+)
 _used_by: int | None = None
 
 
@@ -192,6 +196,8 @@ def _open_gcs(target: Target, config: Mapping[str, str], options: dict[str, Any]
         options["credential_provider"] = lambda: {"token": token, "expires_at": None}
     elif _is_true(config, "gcs.no-auth"):
         options["skip_signature"] = True
+        # That is for reading only; for the rest, a key that asks nobody for a token.
+        options["service_account_key"] = _WITHOUT_TOKEN
     elif key := config.get("gcs.service-account.key"):
         options["service_account_key"] = key
     return GCSStore(target.bucket, **options)

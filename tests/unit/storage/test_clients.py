@@ -1,13 +1,16 @@
-"""From Iceberg's properties to the clients that they open: no store is asked for that."""
+"""From Iceberg's properties to the clients that they open: no real store is asked."""
 
 from typing import Any
 
+import obstore
 import pytest
+from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from moraine.storage.clients import Client, StorageLimits, Target, aim, open_client
 from moraine.storage.files import UnsupportedStorage
 from moraine.storage.locations import parse_location
+from support.relay import NOWHERE, Answer, Forward, Relay, Request
 
 
 def opened(location: str, config: dict[str, str]) -> Client:
@@ -146,8 +149,28 @@ def test_gcs_takes_a_token_a_host_or_nothing() -> None:
     assert isinstance(client, GCSStore)
     assert secret_of(client) == {"token": "t", "expires_at": None}
     assert client.config["base_url"] == "http://h:9"
-    anonymous: Any = opened("gs://b/k", {"gcs.no-auth": "true"})
-    assert str(anonymous.config["skip_signature"]).lower() == "true"
+
+
+def test_gcs_without_a_login_is_asked_at_once_also_to_delete() -> None:
+    class Gcs(Relay):
+        seen: list[Request]
+
+        def answer(self, request: Request, forward: Forward) -> Answer:
+            self.seen.append(request)
+            return Answer(204)
+
+    with Gcs(NOWHERE) as server:
+        server.seen = []
+        config = {"gcs.service.host": server.url, "gcs.no-auth": "true"}
+        client = opened("gs://b/k", config)
+        obstore.delete(client, ["k"])
+        with pytest.raises(BaseError):  # an empty answer has no size
+            obstore.head(client, "k")
+    assert [(asked.method, asked.path) for asked in server.seen] == [
+        ("DELETE", "/b/k"),
+        ("HEAD", "/b/k"),
+    ]
+    assert [asked.header("Authorization") for asked in server.seen] == ["Bearer ", ""]
 
 
 ACCOUNT = "abfss://c@acc.dfs.core.windows.net/k"

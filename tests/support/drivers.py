@@ -9,11 +9,15 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from uuid import UUID
+
+import pytest
 
 from moraine.errors import MoraineError
 from moraine.operations.purge import steps
@@ -25,11 +29,7 @@ from moraine.tasks.worker import Worker
 from support.platform import Platform
 from support.waiting import wait_for
 
-_PRELOADED = [
-    "support.drivers",
-    "pyspark.sql.connect.session",
-    "pandas",
-]
+_PRELOADED = ["support.drivers", "pyspark.sql.connect.session", "pandas"]
 _AT_ONCE = 3
 
 
@@ -39,6 +39,10 @@ class Drivers:
     def __init__(self, environment: Mapping[str, str], spark_url: str, store: TaskStore) -> None:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(_PRELOADED)
+        with pytest.MonkeyPatch.context() as patch:
+            # The server does not get this process's path, and says nothing of what it cannot find.
+            patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+            forkserver.ensure_running()
         self._arguments = (dict(environment), spark_url)
         self._store = store
         self._number = 0

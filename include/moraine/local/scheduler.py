@@ -8,7 +8,14 @@ from __future__ import annotations
 import importlib
 import sys
 
-PRELOADED = ("pandas", "psycopg", "pyarrow", "pyspark.sql.connect.session")
+PRELOADED = (
+    "moraine.operations.purge.steps",
+    "moraine.runtime",
+    "pandas",
+    "psycopg",
+    "pyarrow",
+    "pyspark.sql.connect.session",
+)
 """LocalExecutor forks its workers from the scheduler, and they fork the tasks. What the scheduler
 has imported, a task has at once; importing these anew would cost each task two to three seconds."""
 

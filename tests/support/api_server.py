@@ -13,7 +13,8 @@ from uuid import UUID
 import requests
 import uvicorn
 
-from moraine.api.app import MOUNT_PATH, create_standalone_app
+from moraine.api import MOUNT_PATH
+from moraine.api.app import create_standalone_app
 from moraine.errors import MoraineError
 from moraine.settings import Settings
 from moraine.tasks.model import Claim, Status, Task

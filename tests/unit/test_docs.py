@@ -18,8 +18,9 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 import moraine
+from moraine.api import MOUNT_PATH
 from moraine.api import errors as api_errors
-from moraine.api.app import MOUNT_PATH, create_app
+from moraine.api.app import create_app
 from moraine.api.metrics import _Gateway, _Ingest, _Totals
 from moraine.errors import MoraineError
 from moraine.ingest.ledger import Backlog

@@ -12,7 +12,7 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from moraine import operations
-from moraine.api import health, openapi
+from moraine.api import MOUNT_PATH, health, openapi
 from moraine.api.auth import Access
 from moraine.api.base import document_of, new_app
 from moraine.api.errors import install_error_handlers
@@ -23,7 +23,6 @@ from moraine.settings import Settings
 from moraine.tasks import routes
 from moraine.tasks.keyed import KeyedTasks
 
-MOUNT_PATH = "/delegation-service/api"
 GATEWAY_PATH = "/catalog"
 
 

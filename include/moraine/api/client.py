@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from moraine.api.app import MOUNT_PATH
+from moraine.api import MOUNT_PATH
 from moraine.dag_runs import AirflowSession
 from moraine.errors import MoraineError
 from moraine.settings import Settings

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from moraine.api.app import MOUNT_PATH
+from moraine.api import MOUNT_PATH
 from moraine.tasks.model import TaskFilter
 from moraine.tasks.schemas import ErrorResponse
 from support.api_server import SYNC, Api, Hand, purge

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 import requests
 
-from moraine.api.app import MOUNT_PATH
+from moraine.api import MOUNT_PATH
 from moraine.errors import (
     Cancelled,
     CatalogRefused,

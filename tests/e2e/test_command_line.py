@@ -60,7 +60,7 @@ def test_cancel_and_retry(platform: Platform) -> None:
     task_id = answer(platform, "purge", CATALOG, name_of(table))["delegation_task_id"]
     platform.failpoints.wait_until_hit("purge.plan.before")
     assert answer(platform, "tasks", "cancel", task_id)["cancel_requested_ts"]
-    platform.wait_for_heartbeat(task_id)
+    platform.wait_until_noticed(task_id)
     platform.failpoints.release("purge.plan.before")
     assert platform.finish(task_id).error_code == "CANCELLED"
     assert answer(platform, "tasks", "retry", task_id)["status"] == "QUEUED"

@@ -170,7 +170,7 @@ def test_a_purge_that_fails_before_its_first_delete_leaves_the_table_there(
     platform.failpoints.wait_until_hit("purge.delete.content.before")
     task_id = str(platform.task_of(table).task_id)
     platform.client.call("POST", f"/v1/tasks/{task_id}/cancel")
-    platform.wait_for_heartbeat(task_id)
+    platform.wait_until_noticed(task_id)
     platform.failpoints.release("purge.delete.content.before")
 
     failed = dropping.result()
@@ -191,7 +191,7 @@ def test_a_purge_that_fails_midway_keeps_the_metadata_and_can_be_finished(
     platform.failpoints.wait_until_hit("purge.verify.before")
     task_id = str(platform.task_of(table).task_id)
     platform.client.call("POST", f"/v1/tasks/{task_id}/cancel")
-    platform.wait_for_heartbeat(task_id)
+    platform.wait_until_noticed(task_id)
     platform.failpoints.release("purge.verify.before")
 
     failed = dropping.result()
@@ -243,7 +243,7 @@ def test_a_drop_that_deleted_nothing_can_be_called_off(platform: Platform, tmp_p
         lift = f"/delegation-service/api/v1/tombstones/{task_id}/lift"
         assert platform.airflow.request("POST", lift).status_code == 409, "it is under way"
         platform.client.call("POST", f"/v1/tasks/{task_id}/cancel")
-        platform.wait_for_heartbeat(task_id)
+        platform.wait_until_noticed(task_id)
         platform.failpoints.release("purge.plan.before")
         platform.wait_for_state(task_id, Status.FAILURE)
         assert gateway.load(table).status_code == 404
@@ -285,7 +285,7 @@ def test_the_command_line_lists_and_brings_back(platform: Platform, tmp_path: Pa
         assert refused.returncode == 1
         assert f"moraine tasks cancel {task_id}" in refused.stderr
         assert moraine("tasks", "cancel", task_id).returncode == 0
-        platform.wait_for_heartbeat(task_id)
+        platform.wait_until_noticed(task_id)
         platform.failpoints.release("purge.plan.before")
         platform.wait_for_state(task_id, Status.FAILURE)
         undropped = moraine("tables", "undrop", CATALOG, f"{NAMESPACE}.{table.name}")

@@ -212,7 +212,7 @@ def test_cancelled_while_it_deletes_and_driven_again(platform: Platform) -> None
     asked = platform.client.call("POST", f"/v1/tasks/{task_id}/cancel")
     assert asked["status"] == "RUNNING"
     assert asked["cancel_requested_ts"]
-    platform.wait_for_heartbeat(task_id)
+    platform.wait_until_noticed(task_id)
     platform.failpoints.release("purge.delete.content.before")
     error = caller.exception(timeout=60)
     assert isinstance(error, ApiError)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 CATALOG, NAMESPACE = "demo", "shop"
 LEASE = 8
+HEARTBEAT = 0.5
 MAX_ATTEMPTS = 4
 SYNC = "/v1/tasks/execute/synchronous"
 
@@ -48,12 +49,14 @@ _SHORT_SETTINGS = {
     "MORAINE_DELEGATION__RETRY__TABLE_PURGE__INITIAL_BACKOFF_DURATION": "1s",
     "MORAINE_DELEGATION__RETRY__TABLE_PURGE__BACKOFF_MULTIPLIER": "1",
     "MORAINE_DELEGATION__TASK__LEASE__LOST_TIMEOUT_DURATION": f"{LEASE}s",
-    "MORAINE_DELEGATION__TASK__LEASE__HEARTBEAT_INTERVAL": "0.5s",
+    "MORAINE_DELEGATION__TASK__LEASE__HEARTBEAT_INTERVAL": f"{HEARTBEAT}s",
     # The tests purge many tables of one namespace, and drop none of them.
     "MORAINE_PURGE__SIBLING_LIMIT": "5",
     # And they are small; what works on large ones is to be tested.
     "MORAINE_PURGE__SMALL_TABLE_FILES": "0",
     "MORAINE_DELEGATION__SYNCHRONOUS__WAIT_LIMIT": f"{PATIENCE}s",
+    # One of these holds a purge at each of its points.
+    "AIRFLOW__CORE__PARALLELISM": "32",
 }
 
 
@@ -227,11 +230,15 @@ class Platform:
 
         return wait_for(look, lambda: f"the task did not become {states}: {self.task(task_id)}")
 
-    def wait_for_heartbeat(self, task_id: UUID | str) -> None:
-        """Until the worker of a task has beaten: then it knows what it was asked before."""
-        seen = self.task(task_id).lease_expires_ts
-        wait_for(lambda: self.task(task_id).lease_expires_ts != seen, "the worker has no pulse")
-        time.sleep(0.1)  # from the ledger's answer to the worker's thread
+    def wait_until_noticed(self, task_id: UUID | str) -> None:
+        """Until the worker of a task knows that it was cancelled: it renews its lease no more."""
+
+        def look() -> bool:
+            seen = self.task(task_id).lease_expires_ts
+            time.sleep(3 * HEARTBEAT)
+            return self.task(task_id).lease_expires_ts == seen
+
+        wait_for(look, "the worker goes on", pause=0)
 
     def finish(self, task_id: UUID | str, *, patience: float = PATIENCE) -> Task:
         """Wait for a task's end. The sweep's schedule is 30 s; here it goes all the time."""

@@ -3,6 +3,8 @@ platform."""
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import uuid
 from collections.abc import Iterator
 from functools import partial
@@ -13,6 +15,7 @@ import pytest
 from psycopg import sql
 from xdist.scheduler import LoadScopeScheduling
 
+from moraine.local.errors import StackError
 from moraine.local.stack import Stack
 from moraine.tasks.store import TaskStore, open_pool
 
@@ -84,6 +87,20 @@ _STACKS = (
     ("gateway", "tests/integration/gateway/"),
     ("catalog", "tests/integration/catalog/"),
 )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """A run on several workers is of all tests: what they will want is fetched meanwhile."""
+    if session.config.getoption("numprocesses", None):
+        threading.Thread(target=_fetch_all_jars, name="jars", daemon=True).start()
+
+
+def _fetch_all_jars() -> None:
+    from support.s3_catalog import fetch_jars
+
+    for configuration in ("s3", "kafka", "nessie", "rck", "otlp"):
+        with contextlib.suppress(StackError):  # the test that needs them says so
+            fetch_jars(configuration)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByStack:

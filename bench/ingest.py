@@ -38,13 +38,14 @@ from ingest_contestants import (
     open_stager,
 )
 from ingest_rows import RowFile, make_lines, sql_values, write_files
-from ingest_site import DATABASE, PeakMemory, Site, full_name, open_site
+from ingest_site import DATABASE, Site, full_name, open_site
 from load import KEY, Load, LoadGenerator, Sample, running_load
-from moraine.ingest.batches import BatchWriter
-from moraine.ingest.ledger import WriterLedger
+from moraine.ingest.store import WriterStore
+from moraine.ingest.writing.service import BatchWriter
+from moraine.ledger.pools import open_pool
 from moraine.settings import get_settings
-from moraine.tasks.store import open_pool
 from report import Report, at_least, at_most
+from resources import PeakMemory
 from streams import stream
 
 ROWS, ROUNDS, COMMITS = 1_000_000, 3, 2000
@@ -213,8 +214,8 @@ class Benchmark:
                 with memory() as api:
                     done = stream(self._site.api_port, requests)
             rates.append(rows / done.seconds)
-            before.append(api.before)
-            peaks.append(api.most)
+            before.append(api.before / (1 << 20))
+            peaks.append(api.peak / (1 << 20))
             console.print(
                 f"streams: round {number + 1} of {self._rounds}: {len(files)} clients, "
                 f"{rates[-1]:,.0f} rows/s, API {before[-1]:.0f} MiB before, {peaks[-1]:.0f} at most"
@@ -303,9 +304,7 @@ class Benchmark:
     def _batch_writer(self) -> Iterator[BatchWriter]:
         ingest = get_settings().ingest
         with open_pool(self._site.ledger_url) as pool:
-            ledger = WriterLedger(
-                pool, "bench", lease=ingest.writer.lease, lifetime=ingest.lifetime
-            )
+            ledger = WriterStore(pool, "bench", lease=ingest.writer.lease, lifetime=ingest.lifetime)
             yield BatchWriter(ingest, ledger, self._site.tables, lambda: self._site.spark)
 
     def _report_shape(self, table: str) -> None:

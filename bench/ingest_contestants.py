@@ -20,11 +20,11 @@ import pyarrow as pa
 import pyarrow.json
 from psycopg_pool import AsyncConnectionPool
 
-from ingest_rows import RowFile, arrow_schema, sql_columns
+from ingest_rows import RowFile, rows_schema, sql_columns
 from ingest_site import DATABASE, Site, full_name
-from moraine.ingest.ledger import SETTLED, STAGED, Body, DoorLedger
-from moraine.ingest.model import Arrival
+from moraine.ingest.model import Arrival, StagedBody
 from moraine.ingest.staging import StagedFile, measure, staging_folder
+from moraine.ingest.store import SETTLED, STAGED, DoorStore
 
 _CHUNK = 1 << 20
 _PATIENCE = 300.0
@@ -95,7 +95,7 @@ class PyIceberg:
         self._tables = site.tables
 
     def write(self, files: Sequence[RowFile], table: str) -> float:
-        options = pyarrow.json.ParseOptions(explicit_schema=arrow_schema())
+        options = pyarrow.json.ParseOptions(explicit_schema=rows_schema())
         began = time.perf_counter()
         loaded = self._tables.load(DATABASE, table)
         read = [pyarrow.json.read_json(file.path, parse_options=options) for file in files]
@@ -158,12 +158,12 @@ class Moraine:
 class Stager:
     """Puts bodies into the ledger as a door does, from a program that is not asynchronous."""
 
-    def __init__(self, site: Site, runner: asyncio.Runner, ledger: DoorLedger) -> None:
+    def __init__(self, site: Site, runner: asyncio.Runner, ledger: DoorStore) -> None:
         self._folder = staging_folder(site.environment()["MORAINE_WORKSPACE"])
         self._runner = runner
         self._ledger = ledger
 
-    def reserve_file(self, file: RowFile, table: str) -> tuple[int, Body]:
+    def reserve_file(self, file: RowFile, table: str) -> tuple[int, StagedBody]:
         """Reserved, and on disk, but not for the writer to take yet."""
         with StagedFile(self._folder) as staged, file.path.open("rb") as source:
             while chunk := source.read(_CHUNK):
@@ -174,7 +174,7 @@ class Stager:
     def stage_small(self, lines: bytes, table: str) -> None:
         self._reserve(table, measure(lines))
 
-    def _reserve(self, table: str, body: Body | None) -> int:
+    def _reserve(self, table: str, body: StagedBody | None) -> int:
         arrival = Arrival(f"bench:{uuid4()}", "rest", DATABASE, table, False, True)
         reserved = self._runner.run(self._ledger.reserve(arrival, body))
         assert isinstance(reserved, int)
@@ -189,7 +189,7 @@ def open_stager(site: Site) -> Iterator[Stager]:
         )
         runner.run(pool.open())
         try:
-            yield Stager(site, runner, DoorLedger(pool))
+            yield Stager(site, runner, DoorStore(pool))
         finally:
             runner.run(pool.close())
 

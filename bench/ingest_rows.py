@@ -13,41 +13,40 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from moraine.ingest.coercion.arrow_types import schema_of
-from moraine.ingest.columns import Column, ColumnType, Kind
+from moraine.ingest.columns import Column, ColumnKind, ColumnType, arrow_schema
 
 FILE_BYTES = 64 << 20
 
 _KINDS = {
-    "event_id": Kind.LONG,
-    "account_id": Kind.LONG,
-    "bytes_sent": Kind.LONG,
-    "status": Kind.INT,
-    "attempt": Kind.INT,
-    "quantity": Kind.INT,
-    "port": Kind.INT,
-    "is_active": Kind.BOOL,
-    "is_mobile": Kind.BOOL,
-    "amount": Kind.REAL,
-    "latency_ms": Kind.REAL,
-    "latitude": Kind.REAL,
-    "occurred_at": Kind.TIMESTAMP,
-    "received_at": Kind.TIMESTAMP,
-    "customer": Kind.STRING,
-    "country": Kind.STRING,
-    "path": Kind.STRING,
-    "user_agent": Kind.STRING,
-    "message": Kind.STRING,
-    "trace_id": Kind.STRING,
+    "event_id": ColumnKind.LONG,
+    "account_id": ColumnKind.LONG,
+    "bytes_sent": ColumnKind.LONG,
+    "status": ColumnKind.INT,
+    "attempt": ColumnKind.INT,
+    "quantity": ColumnKind.INT,
+    "port": ColumnKind.INT,
+    "is_active": ColumnKind.BOOL,
+    "is_mobile": ColumnKind.BOOL,
+    "amount": ColumnKind.REAL,
+    "latency_ms": ColumnKind.REAL,
+    "latitude": ColumnKind.REAL,
+    "occurred_at": ColumnKind.TIMESTAMP,
+    "received_at": ColumnKind.TIMESTAMP,
+    "customer": ColumnKind.STRING,
+    "country": ColumnKind.STRING,
+    "path": ColumnKind.STRING,
+    "user_agent": ColumnKind.STRING,
+    "message": ColumnKind.STRING,
+    "trace_id": ColumnKind.STRING,
 }
 COLUMNS = [Column(name, ColumnType(kind)) for name, kind in _KINDS.items()]
 _SQL_TYPES = {
-    Kind.LONG: "BIGINT",
-    Kind.INT: "INT",
-    Kind.BOOL: "BOOLEAN",
-    Kind.REAL: "DOUBLE",
-    Kind.TIMESTAMP: "TIMESTAMP",
-    Kind.STRING: "STRING",
+    ColumnKind.LONG: "BIGINT",
+    ColumnKind.INT: "INT",
+    ColumnKind.BOOL: "BOOLEAN",
+    ColumnKind.REAL: "DOUBLE",
+    ColumnKind.TIMESTAMP: "TIMESTAMP",
+    ColumnKind.STRING: "STRING",
 }
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 _COUNTRIES = ("DE", "FR", "PT", "US", "BR", "IN", "JP", "KE")
@@ -74,9 +73,9 @@ def sql_columns() -> str:
 def sql_values(number: str) -> str:
     """A row of Spark's own making, from the expression of a number."""
     values = {
-        Kind.TIMESTAMP: "timestamp_micros({} * 1000000)",
-        Kind.STRING: "concat('a value with the number ', {})",
-        Kind.BOOL: "{} % 2 = 0",
+        ColumnKind.TIMESTAMP: "timestamp_micros({} * 1000000)",
+        ColumnKind.STRING: "concat('a value with the number ', {})",
+        ColumnKind.BOOL: "{} % 2 = 0",
     }
     return ", ".join(
         f"CAST({values.get(kind, '{}').format(number)} AS {_SQL_TYPES[kind]}) AS {name}"
@@ -84,8 +83,8 @@ def sql_values(number: str) -> str:
     )
 
 
-def arrow_schema() -> pa.Schema:
-    return schema_of(COLUMNS)
+def rows_schema() -> pa.Schema:
+    return arrow_schema(COLUMNS)
 
 
 @dataclass(frozen=True)

@@ -20,18 +20,19 @@ from typing import Any
 
 from rich.console import Console
 
-from moraine.api.client import DelegationClient
-from moraine.dag_runs import AirflowSession
-from moraine.local.progress import ProgressDisplay
-from moraine.local.samples import write_many_files
+from moraine.client.delegation import DelegationClient
+from moraine.local.commands import ProgressDisplay
 from moraine.local.stack import PROJECT, Stack
-from moraine.operations.purge import OPERATION, steps
-from moraine.operations.purge.payload import PurgeParameters
-from moraine.runtime import open_service, submitted_worker
+from moraine.operations.processes import open_service, submitted_worker
+from moraine.operations.purge import OPERATION
+from moraine.operations.purge import service as purge_steps
+from moraine.operations.purge.model import PurgeParameters
+from moraine.orchestration.dag_runs import AirflowSession
 from moraine.settings import get_settings
-from moraine.spark import connect
+from moraine.spark.session import connect
 from moraine.tasks.service import Submission
 from report import Report
+from tables import write_many_files
 
 FILES = 1000
 WARM_UPS, RUNS, COLD_RUNS = 5, 7, 3
@@ -93,7 +94,7 @@ def _tables(stack: Stack) -> Iterator[str]:
     """Fresh tables, each written when it is asked for."""
     number = 0
     while True:
-        spark = connect(stack.spark.url)
+        spark = connect(stack.spark.client_url)
         name = f"files_{number}"
         write_many_files(spark, f"demo.bench.{name}", FILES)
         spark.stop()
@@ -103,7 +104,7 @@ def _tables(stack: Stack) -> Iterator[str]:
 
 def _purge(client: DelegationClient, table: str) -> tuple[str, float]:
     started = time.monotonic()
-    answer = client.purge_and_wait("demo", ["bench"], table)
+    answer = client.purge("demo", ["bench"], table, wait=True)
     seconds = time.monotonic() - started
     assert answer["execution_result"]["files_deleted"] > FILES, answer
     return answer["delegation_task_id"], seconds
@@ -133,17 +134,19 @@ def _cold_submit(client: DelegationClient, table: str) -> float:
     """The same steps by a spark-submit of its own, from its start to its end."""
     payload = client.purge_payload("demo", ["bench"], table)["operation_parameters"]
     settings = get_settings()
-    submission = Submission(OPERATION, PurgeParameters.model_validate(payload), settings.realm)
+    submission = Submission(
+        OPERATION, PurgeParameters.model_validate(payload), settings.realm, "bench"
+    )
     with open_service(settings) as service, submitted_worker("bench") as worker:
         task = service.admit(submission)
-        steps.acquire(worker, task.task_id)
+        purge_steps.acquire(worker, task.task_id)
         started = time.monotonic()
         subprocess.run(
             [
                 Path(os.environ["SPARK_HOME"]) / "bin/spark-submit",
                 *("--master", "local[2]"),
                 PROJECT / "spark_apps/purge_table.py",
-                *(str(task.task_id), "bench", *steps.SPARK_STEPS),
+                *(str(task.task_id), "bench", *purge_steps.SPARK_STEPS),
             ],
             check=True,
             capture_output=True,
@@ -151,7 +154,7 @@ def _cold_submit(client: DelegationClient, table: str) -> float:
             env={k: v for k, v in os.environ.items() if k not in _REMOTE},
         )
         seconds = time.monotonic() - started
-        ended, _ = steps.settle(worker, task.task_id)
+        ended, _ = purge_steps.settle(worker, task.task_id)
     assert ended.result is not None, ended
     assert ended.result["files_deleted"] > FILES, ended
     return seconds

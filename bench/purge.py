@@ -65,8 +65,8 @@ AIMS = {
     ),
     "s3_vs_iceberg_action": at_least(
         1.3,
-        "The server, for the share s3_server_busy of the time that deletes take: whoever lists "
-        "like the action and deletes like a bare client gets s3_ceiling_with_enumeration.",
+        "The server, for the share s3_server_busy of the time that deletes take: a client that "
+        "lists like the action and deletes like a bare client gets s3_ceiling_with_enumeration.",
         hoped="2",
     ),
     "s3_delete_vs_bare_client": at_least(

@@ -17,14 +17,16 @@ import obstore
 import psutil
 from obstore.store import S3Store
 
-from moraine.operations.purge import OPERATION, steps
-from moraine.operations.purge.payload import PurgeParameters
-from moraine.runtime import open_service
+from moraine.operations.processes import open_service
+from moraine.operations.purge import OPERATION
+from moraine.operations.purge import service as purge_steps
+from moraine.operations.purge.model import PurgeParameters
 from moraine.settings import get_settings
 from moraine.tasks.model import Status
 from moraine.tasks.service import Submission
 from moraine.tasks.worker import Worker
-from purge_site import BenchTable, PeakMemory, Site
+from purge_site import BenchTable, Site
+from resources import PeakMemory
 from s3_servers import BUCKET
 
 # A process of its own, so that it has nothing else to do and leaves nothing behind.
@@ -89,16 +91,15 @@ class Moraine:
         ):
             plan, delete, last = (
                 _seconds(partial(step, worker, task_id, lambda: self._site.spark))
-                for step in (steps.plan, steps.delete, steps.verify)
+                for step in (purge_steps.plan, purge_steps.delete, purge_steps.verify)
             )
-            ended, _ = steps.settle(worker, task_id)
+            ended, _ = purge_steps.settle(worker, task_id)
         assert ended.status is Status.SUCCESS, ended
         result: dict[str, Any] = ended.result or {}
         assert result["files_deleted"] > table.files, result
         verify = result["seconds"]["verify"]
-        return Purged(
-            result["files_deleted"], plan, delete, verify, last - verify, driver.mb, spark.mb
-        )
+        memory = (driver.peak / 1e6, spark.peak / 1e6)
+        return Purged(result["files_deleted"], plan, delete, verify, last - verify, *memory)
 
     @contextmanager
     def _working_on(self, table: BenchTable) -> Iterator[tuple[Worker, UUID]]:
@@ -110,11 +111,13 @@ class Moraine:
                 "table_name": table.name,
             }
         }
-        submission = Submission(OPERATION, PurgeParameters.model_validate(asked), settings.realm)
+        submission = Submission(
+            OPERATION, PurgeParameters.model_validate(asked), settings.realm, "bench"
+        )
         with open_service(settings) as service:
             task = service.admit(submission)
             worker = Worker(service.store, settings, "bench", self._site.catalogs.__getitem__)
-            assert steps.acquire(worker, task.task_id)
+            assert purge_steps.acquire(worker, task.task_id)
             yield worker, task.task_id
 
 

@@ -1,7 +1,7 @@
-"""Where the contestants of the purge benchmark meet: one Spark session, catalogs, fresh tables.
+"""The site of the purge benchmark: one Spark session, catalogs, fresh tables.
 
 The session is a classic one with the embedded Spark's own configuration: Iceberg's actions cannot
-be called over Connect, and both contestants shall run in the same Spark.
+be called over Connect, and both contestants must run in the same Spark.
 """
 
 from __future__ import annotations
@@ -10,33 +10,26 @@ import contextlib
 import itertools
 import os
 import subprocess
-import threading
-import time
-import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 from urllib.parse import urlsplit
 
 import psutil
 from pyspark.sql import SparkSession
 
-from moraine.local.catalog import fixture_command
-from moraine.local.classes import Classes
 from moraine.local.jars import Jars
 from moraine.local.java import find_java
 from moraine.local.part import silent
-from moraine.local.ports import free_ports
 from moraine.local.stack import Stack
 from moraine.settings import CatalogSettings, get_settings
 from s3_servers import BUCKET, S3Server
+from support.s3_catalog import S3_FILE_IO, running_s3_catalog
 
 FILES_PER_MANIFEST = 500
 SNAPSHOTS = 10
-_S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
 _CLASS_PATH = "spark.driver.extraClassPath"
 _SOURCE = Path(__file__).with_name("BenchTables.java")
 
@@ -81,8 +74,17 @@ class Site:
         self.spark = spark
         self.home = stack.home
         self.servers = {name: server for name, (server, _) in lakes.items()}
-        self.catalogs = {"demo": CatalogSettings(uri=stack.catalog.url)} | {
-            name: CatalogSettings.model_validate({"uri": url, "storage": server.properties})
+        here = CatalogSettings(
+            uri=stack.catalog.url, allowed_locations=[str(stack.home / "warehouse")]
+        )
+        self.catalogs = {"demo": here} | {
+            name: CatalogSettings.model_validate(
+                {
+                    "uri": url,
+                    "storage": server.properties,
+                    "allowed_locations": [f"s3://{BUCKET}/warehouse"],
+                }
+            )
             for name, (server, url) in lakes.items()
         }
         self._numbers = itertools.count()
@@ -130,7 +132,7 @@ class Site:
         return BenchTable(catalog, namespace, name, files, paths, loaded)
 
     def collect_garbage(self) -> None:
-        """Nobody pays for what the one before left."""
+        """No contestant pays for the garbage of the one before."""
         self.jvm.java.lang.System.gc()
 
 
@@ -159,7 +161,7 @@ def _open_spark(stack: Stack, lakes: Mapping[str, tuple[S3Server, str]]) -> Spar
     class_path = os.pathsep.join(str(path) for path in [_compile(stack, jars), *jars])
     builder = SparkSession.builder.config(_CLASS_PATH, class_path)
     for name, (server, url) in lakes.items():
-        options = {"type": "rest", "uri": url, "io-impl": _S3_FILE_IO, "cache-enabled": "false"}
+        options = {"type": "rest", "uri": url, "io-impl": S3_FILE_IO, "cache-enabled": "false"}
         prefix = f"spark.sql.catalog.{name}"
         builder = builder.config(prefix, "org.apache.iceberg.spark.SparkCatalog")
         for option, value in {**options, **server.properties}.items():
@@ -180,79 +182,6 @@ def _compile(stack: Stack, jars: list[Path]) -> Path:
     return target
 
 
-@contextlib.contextmanager
-def _running_lake(folder: Path, s3: S3Server) -> Iterator[str]:
-    """The catalog fixture once more, with its tables on S3."""
-    settings = get_settings().stack
-    jars = Jars.pinned(settings.cache)
-    jars.fetch(find_java(), silent, settings.ivy_settings, ("catalog", "s3"))
-    scratch = folder / "scratch"
-    scratch.mkdir(parents=True)
-    classes = Classes(folder, jars)
-    classes.compile(find_java(), silent)
-    port = free_ports().catalog
-    command = fixture_command(
-        [classes.folder, *jars.class_path("catalog"), *jars.class_path("s3")],
-        folder,
-        scratch,
-        port,
-        "256m",
-        {"warehouse": f"s3://{BUCKET}/warehouse", "io-impl": _S3_FILE_IO, **s3.properties},
-    )
-    url = f"http://127.0.0.1:{port}"
-    with (folder / "catalog.log").open("wb") as log:
-        process = subprocess.Popen(
-            command.argv, cwd=folder, env={**os.environ, **command.env}, stdout=log, stderr=log
-        )
-        try:
-            _await_answer(f"{url}/v1/config", process)
-            yield url
-        finally:
-            process.terminate()
-            process.wait(10)
-
-
-def _await_answer(url: str, process: subprocess.Popen[bytes]) -> None:
-    give_up_at = time.monotonic() + 60
-    while True:
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except (URLError, ConnectionError):
-            if process.poll() is not None or time.monotonic() > give_up_at:
-                raise
-        time.sleep(0.1)
-
-
-class PeakMemory:
-    """The most resident memory a process was seen with, in MB.
-
-    with PeakMemory(psutil.Process()) as peak:
-        ...
-    print(peak.mb)
-    """
-
-    _EVERY = 0.02
-
-    def __init__(self, process: psutil.Process) -> None:
-        self.mb = 0.0
-        self._process = process
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> PeakMemory:
-        self._look()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-        self._look()
-
-    def _watch(self) -> None:
-        while not self._done.wait(self._EVERY):
-            self._look()
-
-    def _look(self) -> None:
-        self.mb = max(self.mb, self._process.memory_info().rss / 1e6)
+def _running_lake(folder: Path, s3: S3Server) -> contextlib.AbstractContextManager[str]:
+    warehouse = f"s3://{BUCKET}/warehouse"
+    return running_s3_catalog(folder, s3.properties, warehouse, heap="256m")

@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from moraine.api.client import DelegationClient
-from moraine.dag_runs import AirflowSession
-from moraine.local.samples import write_many_files
+from moraine.client.delegation import DelegationClient
 from moraine.local.stack import Stack
+from moraine.operations.processes import open_service
 from moraine.operations.purge import OPERATION
-from moraine.runtime import open_service
+from moraine.orchestration.dag_runs import AirflowSession
 from moraine.settings import get_settings
-from moraine.spark import connect
+from moraine.spark.session import connect
 from moraine.tasks.store import TaskStore
+from tables import write_many_files
 
 FILES = 100
 WARM_UPS, RUNS = 5, 9
@@ -56,7 +56,7 @@ def measure(stack: Stack) -> dict[str, list[float]]:
     with open_service(settings) as service:
         for number, table in zip(range(WARM_UPS + RUNS), _tables(stack), strict=False):
             began = time.time()
-            answer = client.purge_and_wait("demo", [table], "events")
+            answer = client.purge("demo", [table], "events", wait=True)
             moments = [("", began), *_moments(airflow, service.store, answer, time.time())]
             assert answer["execution_result"]["files_deleted"] > FILES, answer
             if number < WARM_UPS:
@@ -71,7 +71,7 @@ def _tables(stack: Stack) -> Iterator[str]:
     """Fresh ones, each alone in its namespace."""
     number = 0
     while True:
-        spark = connect(stack.spark.url)
+        spark = connect(stack.spark.client_url)
         name = f"small_{number}"
         write_many_files(spark, f"demo.{name}.events", FILES)
         spark.stop()

@@ -8,6 +8,8 @@ second finds the runs of the first.
 
 from __future__ import annotations
 
+import json
+import os
 from datetime import timedelta
 
 from airflow.sdk import dag, task
@@ -19,6 +21,7 @@ from airflow.sdk import dag, task
     catchup=False,
     max_active_runs=1,
     is_paused_upon_creation=False,
+    access_control=json.loads(os.environ.get("MORAINE_AIRFLOW__ACCESS_CONTROL", "null")),
     tags=["moraine", "care"],
     default_args={"owner": "moraine", "execution_timeout": timedelta(minutes=5)},
 )
@@ -26,7 +29,7 @@ def task_sweep() -> None:
     @task
     def sweep() -> list[str]:
         """Start runs; the return value lists the tasks that were started."""
-        from moraine.runtime import dag_service
+        from moraine.operations.processes import dag_service
 
         with dag_service() as service:
             return [str(started.task_id) for started in service.sweep()]

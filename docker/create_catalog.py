@@ -1,20 +1,26 @@
-"""Make the catalog `demo` in Polaris, unless it is there, and let root manage its content."""
+"""Make the bucket `warehouse` and the catalog `demo` in Polaris, unless they are there, and let
+root manage the catalog's content."""
 
 import os
 
 import requests
+from pyarrow.fs import S3FileSystem
 
 NAME = "demo"
+BUCKET = "warehouse"
+LOCATION = f"s3://{BUCKET}/{NAME}"
+REGION = "us-east-1"
 CATALOG = {
     "name": NAME,
     "type": "INTERNAL",
-    "properties": {"default-base-location": "s3://warehouse"},
+    # A folder, not the bucket: Moraine deletes below what a catalog reports, and not in all of it.
+    "properties": {"default-base-location": LOCATION},
     "storageConfigInfo": {
         "storageType": "S3",
-        "allowedLocations": ["s3://warehouse"],
+        "allowedLocations": [LOCATION],
         "endpoint": "http://s3:8333",
         "pathStyleAccess": True,
-        "region": "us-east-1",
+        "region": REGION,
         # The S3 server is not set up to issue temporary credentials here.
         "stsUnavailable": True,
     },
@@ -23,7 +29,22 @@ GRANT = {"grant": {"type": "catalog", "privilege": "CATALOG_MANAGE_CONTENT"}}
 
 
 def main() -> None:
-    url = os.environ["POLARIS_URL"]
+    make_bucket()
+    make_catalog(os.environ["POLARIS_URL"])
+
+
+def make_bucket() -> None:
+    store = S3FileSystem(
+        endpoint_override=os.environ["S3_URL"],
+        region=REGION,
+        access_key=os.environ["S3_ACCESS_KEY"],
+        secret_key=os.environ["S3_SECRET_KEY"],
+        allow_bucket_creation=True,
+    )
+    store.create_dir(BUCKET)
+
+
+def make_catalog(url: str) -> None:
     session = requests.Session()
     session.headers["Authorization"] = f"Bearer {token(session, url)}"
     management = f"{url}/api/management/v1"

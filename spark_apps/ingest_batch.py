@@ -1,4 +1,4 @@
-"""Writes what the doors of ingest take in, or reads Kafka topics, on the Spark it was submitted to.
+"""Writes waiting ingest requests, or reads Kafka topics, on the Spark it was submitted to.
 
 spark-submit ingest_batch.py [write | kafka]
 
@@ -12,7 +12,7 @@ import os
 from pyspark.sql import SparkSession
 
 from moraine import log
-from moraine.runtime import read_topics, write_ingested
+from moraine.ingest.processes import read_topics, write_ingested
 from moraine.settings import get_settings
 
 WORK = {"write": write_ingested, "kafka": read_topics}
@@ -28,8 +28,8 @@ def main() -> None:
         submitter = os.getppid()
         WORK[arguments.work](
             lambda: spark,
-            get_settings().ledger.url.get_secret_value(),
-            # Spark goes with the process that submitted this one.
+            get_settings().ledger.address,
+            # Spark ends with the process that submitted this one.
             is_over=lambda: os.getppid() != submitter,
         )
     finally:

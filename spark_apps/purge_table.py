@@ -11,8 +11,8 @@ from uuid import UUID
 from pyspark.sql import SparkSession
 
 from moraine import log
-from moraine.operations.purge.steps import SPARK_STEPS
-from moraine.runtime import submitted_worker
+from moraine.operations.processes import submitted_worker
+from moraine.operations.purge.service import SPARK_STEPS
 
 
 def main() -> None:

@@ -4,28 +4,51 @@ platform."""
 from __future__ import annotations
 
 import contextlib
+import gc
+import os
 import threading
-import uuid
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
-from psycopg import sql
+from _pytest.nodeid import coerce_node_id
 from xdist.scheduler import LoadScopeScheduling
 
-from moraine.local.errors import StackError
+from moraine.ledger.pools import open_pool
+from moraine.local.part import StackError
 from moraine.local.stack import Stack
-from moraine.tasks.store import TaskStore, open_pool
+from moraine.tasks.store import TaskStore
 
 if TYPE_CHECKING:
     from support.azurite import Azurite
     from support.ingest import IngestSite
     from support.kafka import Broker
+    from support.keycloak import Keycloak
     from support.platform import Platform
+    from support.release import Release
 
 pytest.register_assert_rewrite("support")
+
+# Most JVMs of the tests live for a minute or two: with the optimising compiler they would need
+# almost twice the CPU time. An option of the launcher, so that each of them has it.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+_RELEASE: pytest.StashKey[Release] = pytest.StashKey()
+
+
+@pytest.fixture(autouse=True)
+def _default_settings() -> Iterator[None]:
+    """Every test starts without settings in the environment, whatever the shell or an earlier
+    fixture has there, and leaves none: they would reach every later test of its worker."""
+    for name in _own_variables():
+        del os.environ[name]
+    yield
+    assert _own_variables() == []
+
+
+def _own_variables() -> list[str]:
+    return [name for name in os.environ if name.startswith("MORAINE_")]
 
 
 @pytest.fixture(scope="session")
@@ -38,16 +61,10 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture
 def ledger_url(postgres: Stack) -> Iterator[str]:
-    """A ledger with the newest schema and nothing in it: a copy of the stack's own, unused one."""
-    template = postgres.environment()["MORAINE_LEDGER__URL"]
-    server, _, original = template.rpartition("/")
-    name = f"ledger_{uuid.uuid4().hex}"
-    names = {"name": sql.Identifier(name), "original": sql.Identifier(original)}
-    with psycopg.connect(postgres.postgres.admin_url, autocommit=True) as admin:
-        create = "CREATE DATABASE {name} TEMPLATE {original} OWNER {original}"
-        admin.execute(sql.SQL(create).format(**names))
-        yield f"{server}/{name}"
-        admin.execute(sql.SQL("DROP DATABASE {name} WITH (FORCE)").format(**names))
+    from support.ledger import new_ledger
+
+    with new_ledger(postgres) as url:
+        yield url
 
 
 @pytest.fixture
@@ -56,22 +73,56 @@ def store(ledger_url: str) -> Iterator[TaskStore]:
         yield TaskStore(pool)
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes that are no text are named by their argument: what is compressed, signed or random
+    may differ from one worker to the next, and workers must agree on every id."""
+    if isinstance(val, bytes) and not (val.isascii() and val.decode().isprintable()):
+        return argname
+    return None
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """A test's time limit is about the test: whichever comes first also starts the platform."""
+    """A test's time limit is about the test: whichever comes first also starts the platform.
+
+    Schemathesis gives the tests of all operations one id, and a worker runs an id once."""
+    if operation := getattr(item, "operation_label", None):
+        item._id = coerce_node_id(f"{item.nodeid}[{operation}]")
     if "running_platform" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.timeout(300, func_only=True))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    yield
+    item.config.stash[_RELEASE].after(item)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """The modules of all tests stay until the end: the collector need not visit them again."""
+    from support.release import Release
+
+    is_worker = hasattr(session.config, "workerinput")
+    group_of = _group_of if is_worker else (lambda nodeid: "all")
+    session.config.stash[_RELEASE] = Release(session.items, group_of)
+    gc.collect()
+    gc.freeze()
 
 
 class ByStack(LoadScopeScheduling):  # type: ignore[misc]
     """Keeps tests together that share what takes long to start; others go file by file."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return next((stack for stack, part in _STACKS if part in file), file)
+        return _group_of(nodeid)
+
+
+def _group_of(nodeid: str) -> str:
+    file = nodeid.partition("::")[0]
+    return next((stack for stack, part in _STACKS if part in file), file)
 
 
 _STACKS = (
     ("gateway", "tests/failure/test_gateway_killed"),
+    ("engines", "tests/failure/test_unknown_outcomes"),
     ("ingest", "tests/failure/test_killed_writers"),
     ("ingest", "tests/failure/test_ingest_chaos"),
     ("platform", "tests/e2e/"),
@@ -86,6 +137,7 @@ _STACKS = (
     ("ingest", "tests/integration/ingest/"),
     ("gateway", "tests/integration/gateway/"),
     ("catalog", "tests/integration/catalog/"),
+    ("keycloak", "tests/security/test_keycloak"),
 )
 
 
@@ -98,7 +150,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def _fetch_all_jars() -> None:
     from support.s3_catalog import fetch_jars
 
-    for configuration in ("s3", "kafka", "nessie", "rck", "otlp"):
+    for configuration in ("s3", "kafka", "nessie", "rck", "otlp", "keycloak"):
         with contextlib.suppress(StackError):  # the test that needs them says so
             fetch_jars(configuration)
 
@@ -138,6 +190,14 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
     from support.azurite import running_azurite
 
     with running_azurite(tmp_path_factory.mktemp("azurite")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def keycloak(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keycloak]:
+    from support.keycloak import running_keycloak
+
+    with running_keycloak(tmp_path_factory.mktemp("keycloak")) as server:
         yield server
 
 

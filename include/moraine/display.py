@@ -13,7 +13,25 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
-from moraine.operations.purge.order import Phase
+from moraine.operations.purge.model import Phase
+from moraine.words import counted
+
+# In a file or a pipe, lines are not wrapped.
+_UNLIMITED = 1 << 16
+
+
+def open_console(*, stderr: bool = False) -> Console:
+    """As wide as the terminal. Into a file or a pipe nothing is cut or wrapped: ids and paths are
+    whole there."""
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=_UNLIMITED)
+
+
+def as_given(text: str) -> str:
+    """A caller's text, for a table: neither markup nor a command to the terminal."""
+    return escape(
+        "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    )
 
 
 @contextmanager
@@ -37,11 +55,13 @@ def follow_progress(
                 progress.update(bar, description=data["status"])
                 return
             words = " ".join(filter(None, [data.get("step"), data.get("phase")]))
+            # Before a purge knows its files, it looks at the other tables of the catalog.
+            counted = "files" if "files_done" in data else "tables"
             progress.update(
                 bar,
                 description=words.replace("_", " "),
-                completed=data.get("files_done") or 0,
-                total=data.get("files_total"),
+                completed=data.get(f"{counted}_done") or 0,
+                total=data.get(f"{counted}_total"),
                 pace=_pace(data),
             )
 
@@ -69,14 +89,20 @@ def result_tables(result: dict[str, Any]) -> Iterator[Table]:
         yield phase_table(result)
     for key, title in _NAMED.items():
         if named := result.get(key):
-            yield path_table(f"{named['files']:,} {title}", named["paths"])
+            yield path_table(counted(named["files"], *title), named["paths"])
 
 
 _NAMED = {
-    "failed": "files could not be deleted",
-    "outside": "files lie outside the table's locations",
-    "skipped": "files outside the table's locations were left",
-    "missing_metadata": "manifests were gone before",
+    "failed": ("file could not be deleted", "files could not be deleted"),
+    "outside": (
+        "file lies outside the table's locations",
+        "files lie outside the table's locations",
+    ),
+    "skipped": (
+        "file outside the table's locations was left",
+        "files outside the table's locations were left",
+    ),
+    "missing_metadata": ("manifest was gone before", "manifests were gone before"),
 }
 
 
@@ -112,8 +138,13 @@ def path_table(title: str, paths: list[Any]) -> Table:
     shown = Table(Column("path", overflow="fold"), Column("why", overflow="fold"), title=title)
     for one in paths:
         path, reason = (one["path"], one["reason"]) if isinstance(one, dict) else (one, "")
-        shown.add_row(escape(path), escape(reason))
+        shown.add_row(as_given(path), as_given(reason))
     return shown
+
+
+def id_column(name: str) -> Column:
+    """Whole on the narrowest terminal: it is there to be copied."""
+    return Column(name, no_wrap=True, min_width=36)
 
 
 def _right(name: str) -> Column:

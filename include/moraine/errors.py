@@ -1,7 +1,7 @@
-"""Every error Moraine raises on purpose.
+"""The errors that several packages raise. Each package has its own errors beside its code.
 
-An error has a stable code, says what to do, and knows two things about itself: whether trying
-again may help (transient or final), and which HTTP status tells a caller about it.
+An error has a stable code and says what to do. Its class says whether a retry may help (transient
+or final); the class's header has the code and the HTTP status.
 """
 
 from __future__ import annotations
@@ -15,6 +15,19 @@ class MoraineError(Exception):
 
     code: ClassVar[str] = "INTERNAL_ERROR"
     http_status: ClassVar[int] = 500
+    retry_after: float | None = None
+    """Seconds after which a retry may succeed."""
+    subtype: ClassVar[str] = ""
+    """As the Idempotency-Key specification names it."""
+
+    def __init_subclass__(
+        cls, code: str = "", http_status: int = 0, retry_after: float | None = None
+    ) -> None:
+        """A kind of error inherits what its header does not give."""
+        super().__init_subclass__()
+        cls.code = code or cls.code
+        cls.http_status = http_status or cls.http_status
+        cls.retry_after = retry_after or cls.retry_after
 
     def __init__(
         self,
@@ -23,7 +36,7 @@ class MoraineError(Exception):
         details: str | None = None,
         report: dict[str, Any] | None = None,
     ) -> None:
-        """`report` is the same for programs: it becomes part of the task's result."""
+        """`report` is the message for programs: it becomes part of the task's result."""
         super().__init__(message or (type(self).__doc__ or type(self).__name__).strip())
         self.details = details
         self.report = report
@@ -32,251 +45,153 @@ class MoraineError(Exception):
 # --- The caller's mistakes ------------------------------------------------------------------
 
 
-class BadRequest(MoraineError):
+class BadRequest(MoraineError, code="BAD_REQUEST", http_status=400):
     """The request is malformed."""
 
-    code = "BAD_REQUEST"
-    http_status = 400
 
-
-class ValidationFailed(BadRequest):
+class ValidationFailed(BadRequest, code="VALIDATION_FAILED"):
     """A field of the request is missing or wrong."""
 
-    code = "VALIDATION_FAILED"
 
-
-class UnknownOperation(BadRequest):
+class UnknownOperation(BadRequest, code="UNKNOWN_OPERATION_TYPE"):
     """No operation of that type is known here."""
 
-    code = "UNKNOWN_OPERATION_TYPE"
 
-
-class PayloadTooLarge(MoraineError):
+class PayloadTooLarge(MoraineError, code="PAYLOAD_TOO_LARGE", http_status=413):
     """The request body is larger than api.max-body-bytes."""
 
-    code = "PAYLOAD_TOO_LARGE"
-    http_status = 413
+
+class BodyTooSlow(MoraineError, code="BODY_TOO_SLOW", http_status=408):
+    """The body of the request arrives too slowly."""
 
 
-class UnsupportedMediaType(MoraineError):
+class TooManyRequests(MoraineError, code="TOO_MANY_REQUESTS", http_status=429, retry_after=1):
+    """Too many requests of this client are in progress; try again later."""
+
+
+class UnsupportedMediaType(MoraineError, code="UNSUPPORTED_MEDIA_TYPE", http_status=415):
     """Send the body as application/json."""
 
-    code = "UNSUPPORTED_MEDIA_TYPE"
-    http_status = 415
 
-
-class Unauthorized(MoraineError):
+class Unauthorized(MoraineError, code="UNAUTHORIZED", http_status=401):
     """Send a valid bearer token in the Authorization header."""
 
-    code = "UNAUTHORIZED"
-    http_status = 401
 
-
-class Forbidden(MoraineError):
+class Forbidden(MoraineError, code="FORBIDDEN", http_status=403):
     """The caller may not do that."""
 
-    code = "FORBIDDEN"
-    http_status = 403
 
-
-class RealmMismatch(Forbidden):
+class RealmMismatch(Forbidden, code="REALM_MISMATCH"):
     """This deployment serves another realm."""
 
-    code = "REALM_MISMATCH"
 
-
-class TaskNotFound(MoraineError):
+class TaskNotFound(MoraineError, code="TASK_NOT_FOUND", http_status=404):
     """No task has that id."""
 
-    code = "TASK_NOT_FOUND"
-    http_status = 404
 
-
-class Conflict(MoraineError):
+class Conflict(MoraineError, code="CONFLICT", http_status=409):
     """The request does not fit the current state."""
 
-    code = "CONFLICT"
-    http_status = 409
 
-
-class TaskConflict(Conflict):
+class TaskConflict(Conflict, code="TASK_CONFLICT"):
     """The task is in a state that does not allow this."""
 
-    code = "TASK_CONFLICT"
 
-
-class AlreadyInProgress(Conflict):
+class AlreadyInProgress(Conflict, code="TASK_ALREADY_IN_PROGRESS"):
     """Another task is already at work on this table."""
-
-    code = "TASK_ALREADY_IN_PROGRESS"
 
     def __init__(self, message: str, *, task_id: UUID | None) -> None:
         super().__init__(message)
         self.task_id = task_id
 
 
-class SyncWaitExceeded(MoraineError):
-    """The task takes longer than a synchronous request may wait; it goes on."""
-
-    code = "SYNC_WAIT_EXCEEDED"
-    http_status = 500
+class SyncWaitExceeded(MoraineError, code="SYNC_WAIT_EXCEEDED", http_status=500):
+    """The task takes longer than a synchronous request may wait; it continues."""
 
 
 # --- The task framework ---------------------------------------------------------------------
 
 
-class LeaseLost(MoraineError):
+class LeaseLost(MoraineError, code="LEASE_LOST"):
     """Another worker took over this attempt; this one must stop."""
 
-    code = "LEASE_LOST"
 
-
-class IllegalTransition(MoraineError):
+class IllegalTransition(MoraineError, code="ILLEGAL_TRANSITION"):
     """The task's state machine has no such transition."""
 
-    code = "ILLEGAL_TRANSITION"
 
-
-class LedgerUnavailable(MoraineError):
+class LedgerUnavailable(MoraineError, code="LEDGER_UNAVAILABLE", http_status=503, retry_after=5):
     """The ledger's database does not answer."""
-
-    code = "LEDGER_UNAVAILABLE"
-    http_status = 503
 
 
 # --- Failures of work -----------------------------------------------------------------------
 
 
-class TransientError(MoraineError):
-    """The work failed in a way that may pass; the retry policy decides when to try again."""
-
-    code = "TRANSIENT_FAILURE"
+class TransientError(MoraineError, code="TRANSIENT_FAILURE"):
+    """The work failed for a reason that may pass; the retry policy decides when to retry."""
 
 
-class FinalError(MoraineError):
-    """The work failed in a way that trying again cannot mend."""
-
-    code = "FINAL_FAILURE"
+class FinalError(MoraineError, code="FINAL_FAILURE"):
+    """The work failed for a reason that a retry cannot fix."""
 
 
-class Cancelled(FinalError):
+class Cancelled(FinalError, code="CANCELLED", http_status=409):
     """Cancelled on request."""
 
-    code = "CANCELLED"
-    http_status = 409
+
+class WorkerLost(TransientError, code="WORKER_LOST"):
+    """The worker of this attempt disappeared."""
 
 
-class WorkerLost(TransientError):
-    """The worker of this attempt ended without a word."""
-
-    code = "WORKER_LOST"
+class WorkersLost(FinalError, code="WORKER_LOST"):
+    """The worker of every attempt disappeared."""
 
 
-class WorkersLost(FinalError):
-    """Every attempt's worker ended without a word."""
-
-    code = "WORKER_LOST"
-
-
-class SparkUnavailable(TransientError):
+class SparkUnavailable(TransientError, code="SPARK_UNAVAILABLE", http_status=502):
     """Spark did not answer or went away in the middle of a job."""
-
-    code = "SPARK_UNAVAILABLE"
-    http_status = 502
 
 
 class SparkJobFailed(SparkUnavailable):
     """A Spark job failed, though Spark is there."""
 
 
-class CatalogUnavailable(TransientError):
-    """The catalog did not answer, so no credentials could be had for the table."""
-
-    code = "CREDENTIAL_VENDING_FAILED"
-    http_status = 502
+class CatalogUnavailable(TransientError, code="CREDENTIAL_VENDING_FAILED", http_status=502):
+    """The catalog did not answer, so it vended no credentials for the table."""
 
 
-class CatalogRefused(FinalError):
-    """The catalog refused Moraine's principal, so no credentials could be had for the table."""
-
-    code = "CREDENTIAL_VENDING_FAILED"
-    http_status = 502
+class CatalogRefused(FinalError, code="CREDENTIAL_VENDING_FAILED", http_status=502):
+    """The catalog refused Moraine's principal, so it vended no credentials for the table."""
 
 
-class CatalogNotConfigured(FinalError):
+class CatalogNotConfigured(FinalError, code="CATALOG_NOT_CONFIGURED", http_status=409):
     """This deployment knows no catalog of that name; add it to the settings."""
 
-    code = "CATALOG_NOT_CONFIGURED"
-    http_status = 409
 
-
-class TableNotFound(FinalError):
+class TableNotFound(FinalError, code="TABLE_NOT_FOUND", http_status=409):
     """The catalog has no such table."""
 
-    code = "TABLE_NOT_FOUND"
-    http_status = 409
 
-
-class TableChanged(FinalError):
-    """The table is not the one the task was asked to purge; nothing was deleted."""
-
-    code = "TABLE_CHANGED"
-    http_status = 409
-
-
-class PurgeForbidden(FinalError):
-    """The table's own settings forbid a purge; nothing was deleted."""
-
-    code = "PURGE_FORBIDDEN"
-    http_status = 409
-
-
-class LocationShared(FinalError):
-    """Another table lies in the same place; nothing was deleted."""
-
-    code = "LOCATION_SHARED"
-    http_status = 409
-
-
-class PathOutsideTable(FinalError):
-    """The table names files outside its own locations; nothing was deleted."""
-
-    code = "PATH_OUTSIDE_TABLE"
-    http_status = 409
-
-
-class MetadataDamaged(FinalError):
+class MetadataDamaged(FinalError, code="METADATA_DAMAGED", http_status=409):
     """A manifest or manifest list is there but cannot be read; nothing was deleted."""
 
-    code = "METADATA_DAMAGED"
-    http_status = 409
 
-
-class StorageUnavailable(TransientError):
+class StorageUnavailable(TransientError, code="STORAGE_UNAVAILABLE", http_status=502):
     """The storage did not answer."""
 
-    code = "STORAGE_UNAVAILABLE"
-    http_status = 502
 
-
-class StorageRefused(FinalError):
+class StorageRefused(FinalError, code="STORAGE_REFUSED", http_status=502):
     """The storage refused an operation."""
-
-    code = "STORAGE_REFUSED"
-    http_status = 502
-
-
-class FilesRemain(TransientError):
-    """Some files are still there after the delete."""
-
-    code = "FILES_REMAIN"
-    http_status = 502
 
 
 def http_status_of(code: str | None) -> int:
     """The HTTP status for an error code read back from the ledger."""
     known = {error.code: error.http_status for error in _family(MoraineError)}
     return known.get(code or "", MoraineError.http_status)
+
+
+def error_named(name: str) -> type[MoraineError] | None:
+    """The error class of that name, in whichever module it is defined. Names are unique."""
+    return next((error for error in _family(MoraineError) if error.__name__ == name), None)
 
 
 def _family(error: type[MoraineError]) -> list[type[MoraineError]]:

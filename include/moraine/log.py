@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from collections.abc import MutableMapping
 from typing import Any
 
 import structlog
 
-_SECRET_KEY = re.compile(
-    r"(secret|password|passwd|credential|token|authorization|access[-_.]?key|sas|private)", re.I
-)
+from moraine.secret_names import is_secret_name
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
@@ -20,17 +17,10 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     return logger
 
 
-def configure(*, json: bool = False, level: int = logging.INFO) -> None:
-    """For Moraine's own processes. Inside Airflow its logging is already set up."""
-    renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer()
-        if json
-        else structlog.dev.ConsoleRenderer(
-            colors=False, exception_formatter=structlog.dev.plain_traceback
-        )
-    )
+def configure(*, level: int = logging.INFO) -> None:
+    """For Moraine's own processes. Inside Airflow, logging is already set up."""
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
-    logging.getLogger().setLevel(level)  # the last to ask decides, not the first
+    logging.getLogger().setLevel(level)  # basicConfig ignores a second level
     structlog.configure(
         processors=[
             structlog.stdlib.add_log_level,
@@ -38,15 +28,13 @@ def configure(*, json: bool = False, level: int = logging.INFO) -> None:
             structlog.processors.TimeStamper(fmt="iso"),
             _redact,
             structlog.processors.format_exc_info,
-            renderer,
+            structlog.dev.ConsoleRenderer(
+                colors=False, exception_formatter=structlog.dev.plain_traceback
+            ),
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
     )
-
-
-def is_secret_name(name: str) -> bool:
-    return bool(_SECRET_KEY.search(name))
 
 
 def _redact(

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from moraine.api.app import create_app, openapi_document
+from moraine.app.assembly import create_app, openapi_document
 from moraine.errors import MoraineError
 from moraine.tasks.model import Status
 
@@ -30,7 +30,7 @@ def validator(schema: Any) -> jsonschema.Draft202012Validator:
     )
 
 
-def test_it_has_every_route() -> None:
+def test_openapi_has_every_route() -> None:
     served = {
         (method, route.path)
         for route in create_app().routes
@@ -46,6 +46,7 @@ def test_it_has_every_route() -> None:
         ("POST", "/v1/tasks/{task_id}/cancel"),
         ("POST", "/v1/tasks/{task_id}/retry"),
         ("GET", "/v1/tasks/{task_id}/events"),
+        ("GET", "/v1/audit"),
         ("GET", "/v1/tombstones"),
         ("POST", "/v1/tombstones/{task_id}/lift"),
         ("GET", "/health/live"),
@@ -55,22 +56,23 @@ def test_it_has_every_route() -> None:
 
 
 STATUSES = {
-    "executeSynchronousTask": "200 400 401 403 409 413 415 422 500 502 503",
-    "submitTask": "202 400 401 403 409 413 415 422 503",
-    "listTasks": "200 400 401 403 503",
-    "getTask": "200 400 401 403 404 503",
-    "cancelTask": "202 400 401 403 404 409 422 503",
-    "retryTask": "202 400 401 403 404 409 422 503",
-    "streamTaskEvents": "200 400 401 403 404 503",
-    "listTombstones": "200 401 403 503",
-    "liftTombstone": "200 400 401 403 404 409 503",
+    "executeSynchronousTask": "200 400 401 403 408 409 413 415 422 429 500 502 503",
+    "submitTask": "202 400 401 403 408 409 413 415 422 429 503",
+    "listTasks": "200 400 401 403 429 503",
+    "getTask": "200 400 401 403 404 429 503",
+    "cancelTask": "202 400 401 403 404 409 422 429 503",
+    "retryTask": "202 400 401 403 404 409 422 429 503",
+    "streamTaskEvents": "200 400 401 403 404 429 503",
+    "readAuditLog": "200 400 401 403 429 503",
+    "listTombstones": "200 401 403 429 503",
+    "liftTombstone": "200 400 401 403 404 409 429 503",
     "live": "200",
     "ready": "200 503",
-    "metrics": "200 401 403 503",
+    "metrics": "200 401 403 429 503",
 }
 
 
-def test_every_status_of_every_route() -> None:
+def test_openapi_has_every_status_of_every_route() -> None:
     found = {
         operation["operationId"]: " ".join(sorted(operation["responses"]))
         for _, _, operation in operations()
@@ -78,7 +80,7 @@ def test_every_status_of_every_route() -> None:
     assert found == STATUSES
 
 
-def test_a_failed_task_can_only_be_answered_with_a_documented_status() -> None:
+def test_openapi_documents_every_status_of_a_failed_task() -> None:
     documented = set(STATUSES["executeSynchronousTask"].split())
 
     def walk(cls: type[MoraineError]) -> Iterator[type[MoraineError]]:
@@ -91,7 +93,7 @@ def test_a_failed_task_can_only_be_answered_with_a_documented_status() -> None:
     assert statuses - {"404"} <= documented, "404 is TASK_NOT_FOUND, which no work ends with"
 
 
-def test_errors_have_the_one_error_body_and_an_example() -> None:
+def test_openapi_errors_have_the_one_error_body_and_an_example() -> None:
     for _, path, operation in operations():
         for status, response in operation["responses"].items():
             if int(status) < 400 or path == "/health/ready":
@@ -102,7 +104,7 @@ def test_errors_have_the_one_error_body_and_an_example() -> None:
             assert response["description"]
 
 
-def test_every_success_has_a_schema_and_an_example_that_fits() -> None:
+def test_openapi_successes_have_a_schema_and_an_example_that_fits() -> None:
     for _, path, operation in operations():
         for status, response in operation["responses"].items():
             if int(status) >= 400:
@@ -116,7 +118,7 @@ def test_every_success_has_a_schema_and_an_example_that_fits() -> None:
             validator(content["schema"]).validate(example)
 
 
-def test_every_request_has_an_example_that_fits_for_each_operation() -> None:
+def test_openapi_requests_have_an_example_that_fits_for_each_operation() -> None:
     bodies = [operation for _, _, operation in operations() if "requestBody" in operation]
     assert len(bodies) == 2
     for operation in bodies:
@@ -128,7 +130,7 @@ def test_every_request_has_an_example_that_fits_for_each_operation() -> None:
             validator(content["schema"]).validate({})
 
 
-def test_every_parameter_is_described() -> None:
+def test_openapi_describes_every_parameter() -> None:
     for _, path, operation in operations():
         assert operation["summary"]
         for parameter in operation.get("parameters", []):
@@ -136,7 +138,7 @@ def test_every_parameter_is_described() -> None:
                 assert parameter.get("description"), (path, parameter["name"])
 
 
-def test_all_but_health_needs_a_token() -> None:
+def test_openapi_asks_for_a_token_everywhere_but_for_health() -> None:
     for _, path, operation in operations():
         open_to_all = path.startswith("/health/")
         assert operation["security"] == ([] if open_to_all else [{"BearerAuth": []}])
@@ -167,14 +169,14 @@ SPECIFIED_FIELDS = {
 
 
 @pytest.mark.parametrize("name", SPECIFIED_FIELDS)
-def test_fields_agree_with_the_specification(name: str) -> None:
+def test_openapi_fields_agree_with_the_specification(name: str) -> None:
     required, optional = SPECIFIED_FIELDS[name]
     schema = SCHEMAS[name]
     assert set(schema.get("required", [])) == required
     assert set(schema["properties"]) == required | optional
 
 
-def test_types_agree_with_the_specification() -> None:
+def test_openapi_types_agree_with_the_specification() -> None:
     error = SCHEMAS["ErrorResponse"]["properties"]
     assert (error["delegation_task_id"]["type"], error["delegation_task_id"]["format"]) == (
         "string",

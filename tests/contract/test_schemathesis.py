@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS
 
-from moraine.api.app import openapi_document
+from moraine.app.assembly import openapi_document
 from moraine.settings import Settings
 from moraine.tasks.store import TaskStore
 from support import issuer as tokens
@@ -65,7 +65,7 @@ def api(ledger_url: str, store: TaskStore, tmp_path: Path) -> Iterator[Api]:
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-def test_the_app_does_what_the_document_says(case: schemathesis.Case, api: Api) -> None:
+def test_api_does_what_its_openapi_document_says(case: schemathesis.Case, api: Api) -> None:
     if case.meta is not None and case.meta.generation.mode is GenerationMode.POSITIVE:
         make_it_meet_something(case, api)
     case.call_and_validate(base_url=api.url, headers=api._headers, checks=checks, timeout=20)

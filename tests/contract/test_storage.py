@@ -66,7 +66,7 @@ NAMES = [
 ]
 
 
-def test_names_mean_what_they_say(place: Place) -> None:
+def test_storage_does_not_decode_names(place: Place) -> None:
     paths = place.put(*NAMES, content=b"four")
     assert place.names() == set(NAMES)
 
@@ -79,14 +79,21 @@ def test_names_mean_what_they_say(place: Place) -> None:
     assert place.names() == set()
 
 
-def test_a_deleted_file_leaves_its_neighbours(place: Place) -> None:
+def test_storage_reads_no_file_that_is_too_large(place: Place) -> None:
+    [path] = place.put("large", content=b"four")
+    assert place.storage.read(path, 4) == b"four"
+    with pytest.raises(StorageRefused, match="larger than 3 bytes"):
+        place.storage.read(path, 3)
+
+
+def test_storage_delete_leaves_the_neighbours_of_a_file(place: Place) -> None:
     place.put("a b", "a%20b", "a+b", "a", "A b", "a%2520b")
     assert place.storage.delete([f"{place.base}/a%20b", f"{place.base}/a+b"]) == [DELETED] * 2
     assert place.names() == {"a b", "a", "A b", "a%2520b"}
 
 
 @pytest.mark.parametrize("place", ["disk", "s3"], indirect=True)
-def test_empty_parts_of_a_name_are_no_hindrance(place: Place) -> None:
+def test_storage_accepts_names_with_empty_parts(place: Place) -> None:
     # Both this S3 and a disk take `//` for `/`.
     place.put("data/x", "data/y", "z")
     paths = [f"{place.base}//data//x", f"{place.base}/data//y", f"{place.base}//z"]
@@ -96,7 +103,7 @@ def test_empty_parts_of_a_name_are_no_hindrance(place: Place) -> None:
     assert place.names() == set()
 
 
-def test_missing_files_are_no_failure(place: Place) -> None:
+def test_storage_delete_of_missing_files_is_no_failure(place: Place) -> None:
     [there] = place.put("there")
     gone = [f"{place.base}/gone", f"{place.base}/no/such/folder/gone"]
 
@@ -110,7 +117,7 @@ def test_missing_files_are_no_failure(place: Place) -> None:
     assert set(place.storage.delete([*gone, there])) <= {DELETED, MISSING}, "once more"
 
 
-def test_many_files_in_several_batches(place: Place) -> None:
+def test_storage_delete_of_many_files_in_several_batches(place: Place) -> None:
     count = place.batch * 5 // 2
     names = [f"data/p={number % 7}/{number}" for number in range(count)]
     paths = place.put(*names)
@@ -132,7 +139,7 @@ def test_many_files_in_several_batches(place: Place) -> None:
     assert place.storage.remaining(paths) == []
 
 
-def test_what_is_still_there_is_found_among_many(place: Place) -> None:
+def test_storage_remaining_finds_the_files_left_among_many(place: Place) -> None:
     paths = place.put(*(f"data/{number}" for number in range(100)))
     gone, left = paths[::2], paths[1::2]
     place.storage.delete(gone)
@@ -140,13 +147,15 @@ def test_what_is_still_there_is_found_among_many(place: Place) -> None:
     assert place.storage.remaining([*gone[:3], left[0]]) == [left[0]]
 
 
-def test_nothing_goes_without_a_permit(place: Place) -> None:
+def test_storage_deletes_nothing_without_a_permit(place: Place) -> None:
     paths = place.put("a", "b")
     assert place.storage.delete(paths, permit=lambda: False) == [UNSENT] * 2
     assert place.names() == {"a", "b"}
 
 
-def test_one_call_serves_many_stores(seaweedfs: SeaweedFS, bucket: str, tmp_path: Path) -> None:
+def test_storage_delete_serves_many_stores_in_one_call(
+    seaweedfs: SeaweedFS, bucket: str, tmp_path: Path
+) -> None:
     other = seaweedfs.create_bucket(f"{bucket}-2")
     credentials = Credentials(seaweedfs.properties())
     places: list[Place] = [
@@ -167,7 +176,7 @@ def test_one_call_serves_many_stores(seaweedfs: SeaweedFS, bucket: str, tmp_path
 # --- Files that are dropped, read and moved --------------------------------------------------
 
 
-def test_a_folder_lists_what_is_below_it(place: Place) -> None:
+def test_storage_list_has_what_is_below_the_folder(place: Place) -> None:
     names = [*NAMES, "data/p=1/deep/er", "data-2/x"]
     place.put(*names, content=b"four")
 
@@ -183,21 +192,21 @@ def test_a_folder_lists_what_is_below_it(place: Place) -> None:
     assert place.storage.folders_in(place.base) == ["data", "data-2", "ünïcödé"]
 
 
-def test_there_is_nothing_in_a_folder_that_is_not_there(place: Place) -> None:
+def test_storage_list_of_a_missing_folder_is_empty(place: Place) -> None:
     assert place.storage.folders_in(f"{place.base}/none") == []
     assert list(place.storage.files_below(f"{place.base}/none")) == []
     assert place.storage.look(f"{place.base}/none/x") is None
     assert list(place.storage.chunks(f"{place.base}/none/x", 10)) == []
 
 
-def test_a_listing_has_pages(place: Place) -> None:
+def test_storage_list_has_pages(place: Place) -> None:
     place.put(*(f"data/{number}" for number in range(1100)))
     pages = list(place.storage.files_below(place.base))
     assert max(map(len, pages)) <= 1000
     assert len({file.location for page in pages for file in page}) == 1100
 
 
-def test_a_file_that_is_written_again_has_another_version(place: Place) -> None:
+def test_storage_file_that_is_written_again_has_another_version(place: Place) -> None:
     [location] = place.put("x", content=b"old")
     before = place.storage.look(location)
     place.storage.write(location, b"new")
@@ -208,7 +217,7 @@ def test_a_file_that_is_written_again_has_another_version(place: Place) -> None:
     assert place.storage.read(location) == b"new"
 
 
-def test_a_file_is_read_part_by_part(place: Place) -> None:
+def test_storage_file_is_read_part_by_part(place: Place) -> None:
     content = os.urandom(100_001)
     [location] = place.put("x", content=content)
     parts = list(place.storage.chunks(location, len(content), chunk_bytes=40_000))
@@ -217,7 +226,7 @@ def test_a_file_is_read_part_by_part(place: Place) -> None:
     assert b"".join(place.storage.chunks(location, 50_000, chunk_bytes=40_000)) == content[:50_000]
 
 
-def test_a_file_is_moved_in_place_of_another(place: Place) -> None:
+def test_storage_file_is_moved_in_place_of_another(place: Place) -> None:
     [source, target] = place.put("new/a b%20c", "x")
     place.put("new/a b%20c", content=b"moved")
     assert place.storage.move(source, target)
@@ -228,7 +237,7 @@ def test_a_file_is_moved_in_place_of_another(place: Place) -> None:
     assert place.names() == {"_done/p=1/ünï"}
 
 
-def test_a_small_file_is_written(place: Place) -> None:
+def test_storage_file_that_is_small_is_written(place: Place) -> None:
     location = f"{place.base}/_failed/a/b.error.json"
     place.storage.write(location, b"{}")
     place.storage.write(location, b"[]")
@@ -250,7 +259,7 @@ def vended(server: SeaweedFS, bucket: str, *prefixes: str, seconds: int = 900) -
     )
 
 
-def test_a_session_policy_decides_key_by_key(seaweedfs: SeaweedFS, bucket: str) -> None:
+def test_storage_session_policy_decides_key_by_key(seaweedfs: SeaweedFS, bucket: str) -> None:
     place = S3Place(seaweedfs, vended(seaweedfs, bucket, "wh/t/mine/"), bucket)
     names = [f"{owner}/{number}" for number in range(40) for owner in ("mine", "theirs")]
     paths = place.put(*names)
@@ -264,7 +273,7 @@ def test_a_session_policy_decides_key_by_key(seaweedfs: SeaweedFS, bucket: str) 
         place.storage.read(f"{place.base}/theirs/0")
 
 
-def test_each_location_is_opened_by_its_own_keys(seaweedfs: SeaweedFS, bucket: str) -> None:
+def test_storage_opens_each_location_with_its_own_keys(seaweedfs: SeaweedFS, bucket: str) -> None:
     one, other = (
         seaweedfs.assume_role(allow(["s3:DeleteObject"], bucket, f"wh/t/{name}/"), 900)
         for name in ("one", "other")
@@ -284,7 +293,7 @@ def test_each_location_is_opened_by_its_own_keys(seaweedfs: SeaweedFS, bucket: s
     assert outcomes == [DELETED, DELETED, Failure("AccessDenied", refused=True)]
 
 
-def test_a_listing_tells_what_may_not_be_looked_at(seaweedfs: SeaweedFS, bucket: str) -> None:
+def test_storage_remaining_lists_what_it_may_not_read(seaweedfs: SeaweedFS, bucket: str) -> None:
     keys = seaweedfs.assume_role(allow(["s3:DeleteObject"], bucket), 900)
     credentials = Credentials(seaweedfs.place() | keys.properties())
     place = S3Place(seaweedfs, credentials, bucket)
@@ -296,7 +305,9 @@ def test_a_listing_tells_what_may_not_be_looked_at(seaweedfs: SeaweedFS, bucket:
         place.storage.size(there)
 
 
-def test_credentials_are_renewed_in_the_middle(seaweedfs: SeaweedFS, bucket: str) -> None:
+def test_storage_credentials_are_renewed_in_the_middle_of_a_delete(
+    seaweedfs: SeaweedFS, bucket: str
+) -> None:
     """Real ones that really end: three lifetimes pass while one delete goes on."""
     lifetime = 2
     renewals: list[float] = []
@@ -305,7 +316,7 @@ def test_credentials_are_renewed_in_the_middle(seaweedfs: SeaweedFS, bucket: str
         renewals.append(time.monotonic())
         return vended(seaweedfs, bucket, "wh/t/", seconds=lifetime)
 
-    place = S3Place(seaweedfs, Credentials.none(), bucket)
+    place = S3Place(seaweedfs, Credentials(), bucket)
     paths = place.put(*(f"data/{number}" for number in range(120)))
     old = renew()
     storage = Storage(old, renew, limits=StorageLimits(batch_size=5, concurrency=2))
@@ -322,8 +333,10 @@ def test_credentials_are_renewed_in_the_middle(seaweedfs: SeaweedFS, bucket: str
     assert isinstance(outcomes[0], Failure), "the old ones had ended"
 
 
-def test_an_unexpected_end_is_noticed(seaweedfs: SeaweedFS, bucket: str) -> None:
-    """Keys whose end nobody told: the store's answer tells."""
+def test_storage_credentials_that_expire_without_notice_are_renewed(
+    seaweedfs: SeaweedFS, bucket: str
+) -> None:
+    """Keys without a stated expiry: the store's answer shows that they expired."""
     ended = seaweedfs.assume_role(None, -60).properties()
     del ended["s3.session-token-expires-at-ms"]
     storage = Storage(
@@ -331,14 +344,16 @@ def test_an_unexpected_end_is_noticed(seaweedfs: SeaweedFS, bucket: str) -> None
         lambda: vended(seaweedfs, bucket, "wh/t/"),
         limits=StorageLimits(batch_size=2),
     )
-    place = S3Place(seaweedfs, Credentials.none(), bucket)
+    place = S3Place(seaweedfs, Credentials(), bucket)
     paths = place.put("a", "b", "c", "d", "e")
     assert storage.delete(paths) == [DELETED] * 5
     assert place.names() == set()
 
 
-def test_a_wrong_secret_is_refused_and_not_told(seaweedfs: SeaweedFS, bucket: str) -> None:
-    place = S3Place(seaweedfs, Credentials.none(), bucket)
+def test_storage_secret_that_is_wrong_is_refused_and_not_shown(
+    seaweedfs: SeaweedFS, bucket: str
+) -> None:
+    place = S3Place(seaweedfs, Credentials(), bucket)
     paths = place.put("a", "b")
     wrong = seaweedfs.properties() | {"s3.secret-access-key": "hush-hush"}
     storage = Storage(Credentials(wrong))

@@ -23,7 +23,7 @@ def place(azurite: Azurite, container: str) -> AzurePlace:
     return AzurePlace(azurite, Credentials(azurite.properties()), container)
 
 
-def test_one_blob_that_is_gone_says_nothing_of_the_others(place: AzurePlace) -> None:
+def test_azure_storage_deletes_the_other_blobs_if_one_is_missing(place: AzurePlace) -> None:
     paths = place.put(*(f"data/{number}" for number in range(600)))
     gone = f"{place.base}/data/gone"
     assert place.storage.delete([*paths[:300], gone, *paths[300:]]) == [DELETED] * 601
@@ -31,7 +31,9 @@ def test_one_blob_that_is_gone_says_nothing_of_the_others(place: AzurePlace) -> 
     assert place.storage.delete([gone]) == [MISSING]
 
 
-def test_one_blob_that_must_not_go_keeps_no_other(azurite: Azurite, place: AzurePlace) -> None:
+def test_azure_storage_deletes_the_other_blobs_if_one_is_protected(
+    azurite: Azurite, place: AzurePlace
+) -> None:
     names = [f"data/{number}" for number in range(300)]
     paths = place.put(*names)
     azurite.lease(place.container, "wh/t/data/7")
@@ -47,7 +49,9 @@ def test_one_blob_that_must_not_go_keeps_no_other(azurite: Azurite, place: Azure
     assert place.storage.remaining(paths) == [paths[7]]
 
 
-def test_a_shared_signature_allows_what_it_says(azurite: Azurite, container: str) -> None:
+def test_azure_storage_shared_signature_allows_what_it_says(
+    azurite: Azurite, container: str
+) -> None:
     place = AzurePlace(azurite, Credentials(azurite.shared(container, "rdl")), container)
     paths = place.put("a", "b", "c", content=b"four")
     assert place.storage.read(paths[0]) == b"four"
@@ -59,7 +63,9 @@ def test_a_shared_signature_allows_what_it_says(azurite: Azurite, container: str
     assert place.names() == set()
 
 
-def test_a_signature_for_reading_deletes_nothing(azurite: Azurite, container: str) -> None:
+def test_azure_storage_signature_for_reading_deletes_nothing(
+    azurite: Azurite, container: str
+) -> None:
     place = AzurePlace(azurite, Credentials(azurite.shared(container, "rl")), container)
     paths = place.put("a", "b", "c")
     outcomes = place.storage.delete(paths)
@@ -67,7 +73,9 @@ def test_a_signature_for_reading_deletes_nothing(azurite: Azurite, container: st
     assert place.names() == {"a", "b", "c"}
 
 
-def test_a_wrong_key_is_refused_and_not_told(azurite: Azurite, place: AzurePlace) -> None:
+def test_azure_storage_key_that_is_wrong_is_refused_and_not_shown(
+    azurite: Azurite, place: AzurePlace
+) -> None:
     paths = place.put("a", "b")
     wrong = AzurePlace(
         azurite, Credentials(Azurite(azurite.port).properties()), place.container

@@ -13,7 +13,7 @@ from moraine.storage.stores import DELETED, MISSING, Failure
 from support.storage_places import DiskPlace
 
 
-def test_a_local_file_takes_its_checksum_along(tmp_path: Path) -> None:
+def test_disk_storage_deletes_a_file_with_its_checksum(tmp_path: Path) -> None:
     place = DiskPlace(tmp_path)
     names = [f"{folder}/{number}" for folder in ("a", "b", "c") for number in range(5)]
     paths = place.put(*names, "lone/x")
@@ -27,7 +27,7 @@ def test_a_local_file_takes_its_checksum_along(tmp_path: Path) -> None:
     assert place.names() == {"a/.neighbour.crc", "a/neighbour"}
 
 
-def test_checksums_are_found_where_too_much_else_lies(tmp_path: Path) -> None:
+def test_disk_storage_finds_checksums_in_folders_too_large_to_list(tmp_path: Path) -> None:
     place = DiskPlace(tmp_path)
     place.put(*(f"other-{number}" for number in range(1100)))
     paths = place.put("1", "2", "3")
@@ -36,7 +36,7 @@ def test_checksums_are_found_where_too_much_else_lies(tmp_path: Path) -> None:
     assert not any(name.endswith(".crc") for name in place.names())
 
 
-def test_what_the_disk_refuses_is_final(tmp_path: Path) -> None:
+def test_disk_storage_refusal_is_final(tmp_path: Path) -> None:
     place = DiskPlace(tmp_path)
     (tmp_path / "folder").mkdir()
     names = ["folder", "x" * 300, "nul\0", "folder/", "gone/.."]
@@ -48,7 +48,7 @@ def test_what_the_disk_refuses_is_final(tmp_path: Path) -> None:
     assert (tmp_path / "folder").is_dir()
 
 
-def test_a_link_is_deleted_and_what_it_leads_to_is_not(tmp_path: Path) -> None:
+def test_disk_storage_deletes_a_link_and_not_its_target(tmp_path: Path) -> None:
     place = DiskPlace(tmp_path)
     place.put("target")
     (tmp_path / "link").symlink_to(tmp_path / "target")
@@ -59,22 +59,24 @@ def test_a_link_is_deleted_and_what_it_leads_to_is_not(tmp_path: Path) -> None:
     assert place.names() == {"target"}
 
 
-def test_a_disk_that_fails_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_storage_retries_a_delete_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = DiskPlace(tmp_path)
     paths = place.put("a", "b")
     unlink, tries = os.unlink, itertools.count()
 
-    def shaky(path: str, **options: object) -> None:
-        if path.endswith("/b") and next(tries) < 2:
+    def shaky(path: str, *, dir_fd: int) -> None:
+        if path == "b" and next(tries) < 2:
             raise OSError(5, "Input/output error")
-        unlink(path)
+        unlink(path, dir_fd=dir_fd)
 
     monkeypatch.setattr(os, "unlink", shaky)
     assert place.storage.delete(paths) == [DELETED] * 2
     assert place.names() == set()
 
 
-def test_links_and_names_that_are_no_text_are_not_listed(tmp_path: Path) -> None:
+def test_disk_storage_does_not_list_links_and_names_that_are_no_text(tmp_path: Path) -> None:
     place = DiskPlace(tmp_path)
     place.put("a/file")
     (tmp_path / "a" / "link").symlink_to(tmp_path / "a" / "file")

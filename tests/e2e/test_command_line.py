@@ -34,7 +34,7 @@ def name_of(table: Table) -> str:
     return f"{NAMESPACE}.{table.name}"
 
 
-def test_purge_and_look(platform: Platform) -> None:
+def test_cli_purges_a_table_and_shows_the_task(platform: Platform) -> None:
     table = platform.write_table()
     files = table.files()
 
@@ -54,7 +54,18 @@ def test_purge_and_look(platform: Platform) -> None:
     assert [row["version"] for row in task["history"]] == [1, 2, 3, 4]
 
 
-def test_cancel_and_retry(platform: Platform) -> None:
+def test_cli_pipes_whole_output(platform: Platform) -> None:
+    table = platform.write_table()
+    planned = answer(platform, "purge", CATALOG, name_of(table), "--dry-run")
+    task_id, result = planned["delegation_task_id"], planned["execution_result"]
+    listed = moraine(platform, "tasks", "list", "--table", table.subject).stdout
+    (row,) = (line for line in listed.splitlines() if task_id in line)
+    assert planned["result_summary"] in row
+    shown = moraine(platform, "tasks", "show", task_id).stdout.splitlines()
+    assert f"Every file by name: {result['inventory']}" in shown
+
+
+def test_cli_cancels_and_retries_a_task(platform: Platform) -> None:
     table = platform.write_table()
     platform.failpoints.hold_at("purge.plan.before")
     task_id = answer(platform, "purge", CATALOG, name_of(table))["delegation_task_id"]
@@ -68,7 +79,7 @@ def test_cancel_and_retry(platform: Platform) -> None:
     assert table.files() == {}
 
 
-def test_errors_are_one_sentence(platform: Platform) -> None:
+def test_cli_errors_are_one_sentence(platform: Platform) -> None:
     unknown = "00000000-0000-7000-8000-000000000000"
     table = platform.new_table()
     for words, sentence in {
@@ -82,4 +93,4 @@ def test_errors_are_one_sentence(platform: Platform) -> None:
         assert "Traceback" not in done.stderr
     failed = moraine(platform, "purge", CATALOG, name_of(table), "--wait")
     assert failed.returncode == 1
-    assert "does not exist" in failed.stdout
+    assert "The catalog has no such table" in failed.stdout

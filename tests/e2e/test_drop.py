@@ -48,7 +48,9 @@ def tombstones(platform: Platform, table: Table) -> list[dict[str, Any]]:
 # --- Clients as they are ----------------------------------------------------------------------
 
 
-def test_pyiceberg_lives_a_tables_life(platform: Platform, gateway: GatewayClient) -> None:
+def test_drop_by_pyiceberg_ends_the_life_of_a_table(
+    platform: Platform, gateway: GatewayClient
+) -> None:
     beside = platform.write_table()
     others = beside.files()
     catalog = load_catalog("gateway", type="rest", uri=gateway.url)
@@ -71,7 +73,7 @@ def test_pyiceberg_lives_a_tables_life(platform: Platform, gateway: GatewayClien
     assert platform.load(beside).uuid
 
 
-def test_spark_lives_a_tables_life(platform: Platform, gateway: GatewayClient) -> None:
+def test_drop_by_spark_ends_the_life_of_a_table(platform: Platform, gateway: GatewayClient) -> None:
     spark = platform.spark
     for name, value in {
         "type": "rest",
@@ -93,7 +95,7 @@ def test_spark_lives_a_tables_life(platform: Platform, gateway: GatewayClient) -
     spark.sql("DROP NAMESPACE gateway.sparkling")
 
 
-def test_a_drop_without_purge_keeps_the_files(platform: Platform, gateway: GatewayClient) -> None:
+def test_drop_without_purge_keeps_the_files(platform: Platform, gateway: GatewayClient) -> None:
     table = platform.write_table()
     files = table.files()
     assert gateway.drop(table, purge=False).status_code == 204
@@ -105,9 +107,7 @@ def test_a_drop_without_purge_keeps_the_files(platform: Platform, gateway: Gatew
 # --- While it runs ----------------------------------------------------------------------------
 
 
-def test_while_it_runs_the_table_is_as_good_as_gone(
-    platform: Platform, gateway: GatewayClient
-) -> None:
+def test_drop_hides_the_table_while_it_runs(platform: Platform, gateway: GatewayClient) -> None:
     table, other = platform.write_table(), platform.write_table()
     platform.failpoints.hold_at("purge.delete.content.before")
     dropping = gateway.dropping(table, key="drop-while-it-runs")
@@ -128,26 +128,25 @@ def test_while_it_runs_the_table_is_as_good_as_gone(
     assert [one["catalog_name"] for one in tombstones(platform, table)] == [CATALOG]
 
     again = gateway.dropping(table)
-    same_key = gateway.drop(table, key="drop-while-it-runs")
-    assert same_key.status_code == 409
-    assert error_of(same_key)["subtype"] == "request_in_progress"
+    same_key = gateway.dropping(table, key="drop-while-it-runs")
     assert not dropping.done()
 
     platform.failpoints.release("purge.delete.content.before")
     assert dropping.result().status_code == 204
-    assert again.result().status_code == 204, "whoever asks twice gets the one outcome"
+    assert again.result().status_code == 204, "a repeated request gets the same outcome"
+    told = same_key.result()
+    assert told.status_code == 204 or error_of(told)["subtype"] == "request_in_progress"
     replayed = gateway.drop(table, key="drop-while-it-runs")
     assert replayed.status_code == 204
     assert replayed.headers["Idempotency-Replayed"] == "true"
     check_gone(platform, table)
     assert len(platform.client.tasks(table=table.subject)["tasks"]) == 1
-    assert gateway.drop(table).status_code == 404
 
 
 # --- When it fails ----------------------------------------------------------------------------
 
 
-def test_a_table_that_must_not_be_purged_stays_as_it_is(
+def test_drop_leaves_a_table_that_must_not_be_purged_as_it_is(
     platform: Platform, gateway: GatewayClient
 ) -> None:
     table = platform.write_table(**{"gc.enabled": "false"})
@@ -160,7 +159,7 @@ def test_a_table_that_must_not_be_purged_stays_as_it_is(
     assert tombstones(platform, table) == []
 
 
-def test_a_purge_that_fails_before_its_first_delete_leaves_the_table_there(
+def test_drop_that_fails_before_the_first_delete_leaves_the_table_there(
     platform: Platform, gateway: GatewayClient
 ) -> None:
     table = platform.write_table()
@@ -182,7 +181,7 @@ def test_a_purge_that_fails_before_its_first_delete_leaves_the_table_there(
     assert tombstones(platform, table) == []
 
 
-def test_a_purge_that_fails_midway_keeps_the_metadata_and_can_be_finished(
+def test_drop_that_fails_midway_keeps_the_metadata_and_can_be_finished(
     platform: Platform, gateway: GatewayClient
 ) -> None:
     table = platform.write_table()
@@ -199,14 +198,18 @@ def test_a_purge_that_fails_midway_keeps_the_metadata_and_can_be_finished(
     assert failed.status_code == 409
     assert task_id in error_of(failed)["message"]
     assert platform.load(table).metadata_location, "the metadata is still there"
-    assert gateway.load(table).status_code == 404, "but nobody should read from it any more"
+    assert gateway.load(table).status_code == 404, "but clients must not read from it any more"
     response = platform.airflow.request(
         "POST", f"/delegation-service/api/v1/tombstones/{task_id}/lift"
     )
     assert response.status_code == 409
     assert "cannot be brought back" in response.json()["message"]
 
-    assert gateway.drop(table).status_code == 204, "asked again, it is finished"
+    again = gateway.drop(table)
+    assert again.status_code == 409, "an operator has cancelled it"
+    assert f"moraine tasks retry {task_id}" in error_of(again)["message"]
+    platform.client.call("POST", f"/v1/tasks/{task_id}/retry")
+    assert gateway.drop(table).status_code == 204, "asked again, it is waited for"
     check_gone(platform, table)
     assert str(platform.task_of(table).task_id) == task_id
 
@@ -214,7 +217,7 @@ def test_a_purge_that_fails_midway_keeps_the_metadata_and_can_be_finished(
 # --- Fire and forget --------------------------------------------------------------------------
 
 
-def test_fire_and_forget(platform: Platform, tmp_path: Path) -> None:
+def test_drop_can_be_fire_and_forget(platform: Platform, tmp_path: Path) -> None:
     table = platform.write_table()
     platform.failpoints.hold_at("purge.plan.before")
     with own_gateway(platform, tmp_path, FIRE_AND_FORGET) as (gateway, _):
@@ -231,7 +234,7 @@ def test_fire_and_forget(platform: Platform, tmp_path: Path) -> None:
         wait_for(lambda: gateway.create(table.name).status_code == 200, "the name is not free")
 
 
-def test_a_drop_that_deleted_nothing_can_be_called_off(platform: Platform, tmp_path: Path) -> None:
+def test_drop_that_deleted_nothing_can_be_called_off(platform: Platform, tmp_path: Path) -> None:
     table = platform.write_table()
     files = table.files()
     platform.failpoints.hold_at("purge.plan.before")
@@ -254,14 +257,16 @@ def test_a_drop_that_deleted_nothing_can_be_called_off(platform: Platform, tmp_p
         assert table.files() == files
         assert platform.spark.table(table.subject).count() == 99
         assert platform.airflow.request("POST", lift).status_code == 404
-        # A purge that somebody starts anew must not delete the table that is back.
+        # A purge that is restarted must not delete the table that is back.
         platform.client.call("POST", f"/v1/tasks/{task_id}/retry")
         ended = platform.finish(task_id)
         assert (ended.status, ended.error_code) == (Status.FAILURE, "DROP_CALLED_OFF")
         assert table.files() == files
 
 
-def test_the_command_line_lists_and_brings_back(platform: Platform, tmp_path: Path) -> None:
+def test_drops_are_listed_and_undone_by_the_command_line(
+    platform: Platform, tmp_path: Path
+) -> None:
     table = platform.write_table()
 
     def moraine(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -290,8 +295,53 @@ def test_the_command_line_lists_and_brings_back(platform: Platform, tmp_path: Pa
         platform.wait_for_state(task_id, Status.FAILURE)
         undropped = moraine("tables", "undrop", CATALOG, f"{NAMESPACE}.{table.name}")
         assert undropped.returncode == 0, undropped.stderr
-        assert f"{table.subject} is there again." in undropped.stdout
+        assert f"{table.subject} is restored." in undropped.stdout
         unknown = moraine("tables", "undrop", CATALOG, f"{NAMESPACE}.{table.name}")
         assert unknown.returncode == 1
         assert "No table" in unknown.stderr
     assert gateway_of(platform).load(table).status_code == 200
+
+
+# --- A table that is purged already -----------------------------------------------------------
+
+
+def test_drop_of_a_table_that_was_purged_before_drops_its_entry(
+    platform: Platform, gateway: GatewayClient
+) -> None:
+    table = platform.write_table()
+    assert platform.post(platform.payload(table))["status"] == "COMPLETED_SUCCESS"
+    assert gateway.drop(table).status_code == 204
+    check_gone(platform, table)
+
+
+def test_drop_whose_answer_was_lost_is_answered_again(
+    platform: Platform, gateway: GatewayClient
+) -> None:
+    table = platform.write_table()
+    assert gateway.drop(table).status_code == 204
+    assert gateway.drop(table).status_code == 204
+    assert len(platform.client.tasks(table=table.subject)["tasks"]) == 1
+
+
+def test_drop_of_what_never_existed_is_refused_without_a_trace(
+    platform: Platform, gateway: GatewayClient
+) -> None:
+    response = gateway.drop(platform.new_table())
+    assert response.status_code == 404
+    assert "stack" not in error_of(response)
+    assert "org.apache" not in response.text
+
+
+def test_drop_waits_for_a_purge_that_was_requested_elsewhere(
+    platform: Platform, gateway: GatewayClient
+) -> None:
+    table = platform.write_table()
+    platform.failpoints.hold_at("purge.plan.recorded")
+    purging = platform.executing(table)
+    platform.failpoints.wait_until_hit("purge.plan.recorded")
+    dropping = gateway.dropping(table)
+    wait_for(lambda: not dropping.done() and tombstones(platform, table) == [], "no answer")
+    platform.failpoints.release("purge.plan.recorded")
+    assert purging.result(timeout=120)["status"] == "COMPLETED_SUCCESS"
+    assert dropping.result(timeout=120).status_code == 204
+    check_gone(platform, table)

@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
 
-from moraine.ingest.client import DoorError, IngestClient
+from moraine.ingest.rest.client import DoorError, IngestClient
 from moraine.local.processes import inherited_environment
 from support.platform import CATALOG, NAMESPACE, Platform
 from support.waiting import wait_for
@@ -47,7 +47,7 @@ def lines(*rows: dict[str, Any]) -> bytes:
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
-def test_a_batch_goes_from_airflows_web_server_to_a_snapshot_and_back(
+def test_ingest_batch_goes_from_airflows_web_server_to_a_snapshot_and_back(
     platform: Platform, client: IngestClient
 ) -> None:
     table = platform.new_table().name
@@ -64,7 +64,7 @@ def test_a_batch_goes_from_airflows_web_server_to_a_snapshot_and_back(
     assert count(platform, table) == 2
 
 
-def test_the_command_line_makes_tables_sends_files_and_promotes(
+def test_ingest_command_line_makes_tables_sends_files_and_promotes(
     platform: Platform, tmp_path: Path
 ) -> None:
     name = platform.new_table().name
@@ -80,8 +80,9 @@ def test_the_command_line_makes_tables_sends_files_and_promotes(
 
     sent = moraine(platform, "ingest", str(file), table)
     assert sent.returncode == 0, sent.stderr
-    assert "1 rows written" in sent.stdout
-    assert "were there already" in moraine(platform, "ingest", str(file), table).stdout
+    assert "1 row written" in sent.stdout
+    again = moraine(platform, "ingest", str(file), table)
+    assert "1 row already written by this key" in again.stdout
 
     promoted = moraine(platform, "tables", "promote", table, "size", "int")
     assert promoted.returncode == 0, promoted.stderr
@@ -94,7 +95,7 @@ def test_the_command_line_makes_tables_sends_files_and_promotes(
     assert "is no column type" in bad.stderr
 
 
-def test_logs_in_otlp_over_http_are_in_their_table(platform: Platform) -> None:
+def test_ingest_writes_otlp_logs_over_http_to_their_table(platform: Platform) -> None:
     body = AnyValue(string_value=f"hello {platform.new_table().name}")
     record = LogRecord(time_unix_nano=1_700_000_000_123_456_789, severity_number=9, body=body)
     request = ExportLogsServiceRequest(
@@ -120,7 +121,7 @@ def test_logs_in_otlp_over_http_are_in_their_table(platform: Platform) -> None:
     assert row.timestamp.isoformat() == "2023-11-14T22:13:20.123456"
 
 
-def test_the_writer_is_a_spark_app_that_can_be_submitted(platform: Platform) -> None:
+def test_ingest_writer_is_a_spark_app_that_can_be_submitted(platform: Platform) -> None:
     """A second writer beside the Dag's; it stops cleanly when it is told to."""
     table = platform.new_table().name
     client = IngestClient(platform.settings)
@@ -159,7 +160,9 @@ def test_the_writer_is_a_spark_app_that_can_be_submitted(platform: Platform) -> 
     assert "Traceback" not in output
 
 
-def test_metrics_tell_what_the_doors_did(platform: Platform, client: IngestClient) -> None:
+def test_ingest_metrics_count_what_each_source_accepted(
+    platform: Platform, client: IngestClient
+) -> None:
     table = platform.new_table().name
     client.send(NAMESPACE, table, lines({"message": "m"}), create=True)
 

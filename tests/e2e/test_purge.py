@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from moraine.api.client import ApiError
-from moraine.local.samples import write_orders
+from moraine.client.delegation import ApiError
+from moraine.local.demo import write_orders
 from moraine.tasks.model import Status
 from support.platform import CATALOG, NAMESPACE, Platform, Table, size_of
 
@@ -27,7 +27,9 @@ def life_of(platform: Platform, task_id: str) -> list[tuple[int, Status, int, st
     return [(row.version, row.status, row.attempt_count, row.reason) for row in rows]
 
 
-def test_synchronously_a_table_with_snapshots_and_row_level_deletes(platform: Platform) -> None:
+def test_purge_of_a_table_with_snapshots_and_row_level_deletes_is_synchronous(
+    platform: Platform,
+) -> None:
     table, beside = platform.new_table(), platform.write_table()
     write_orders(platform.spark, table.subject)
     before, size, others = table.files(), size_of(table.folder), beside.files()
@@ -57,7 +59,7 @@ def test_synchronously_a_table_with_snapshots_and_row_level_deletes(platform: Pl
     assert set(platform.task_states(run["dag_run_id"]).values()) == {"success"}
 
 
-def test_asynchronously_with_status_and_events(platform: Platform) -> None:
+def test_purge_can_be_asynchronous_with_status_and_events(platform: Platform) -> None:
     table = platform.write_table()
     files = len(table.files())
 
@@ -70,7 +72,7 @@ def test_asynchronously_with_status_and_events(platform: Platform) -> None:
     states = [data["status"] for event, data in events if event == "state"]
     assert states == ["QUEUED", "ACQUIRING_RESOURCES", "RUNNING", "COMPLETED_SUCCESS"]
     progress = [data for event, data in events if event == "progress"]
-    assert {"plan", "delete", "verify"} >= {data["step"] for data in progress}
+    assert {"acquire", "plan", "delete", "verify"} >= {data["step"] for data in progress}
     assert (progress[-1]["files_done"], progress[-1]["files_total"]) == (files, files)
     task = platform.client.task(task_id)
     assert task["status"] == "COMPLETED_SUCCESS"
@@ -79,7 +81,7 @@ def test_asynchronously_with_status_and_events(platform: Platform) -> None:
     assert table.files() == {}
 
 
-def test_a_dry_run_lists_the_files_and_deletes_none(platform: Platform) -> None:
+def test_purge_dry_run_lists_the_files_and_deletes_none(platform: Platform) -> None:
     table = platform.write_table()
     before = table.files()
 
@@ -129,7 +131,7 @@ class Refusals:
         with ThreadPoolExecutor() as pool:
             futures = {name: pool.submit(platform.post, body) for name, body in asked.items()}
             self.answers = {name: future.result() for name, future in futures.items()}
-        # One live purge a table: this one has to come after the other.
+        # A table has at most one live purge, so this one has to come after the other.
         changed = platform.payload(ours, metadata_location=older)
         self.answers["TABLE_CHANGED by location"] = platform.post(changed)
 
@@ -157,14 +159,14 @@ def refusals(running_platform: Platform) -> Refusals:
     ("name", "words"),
     [
         ("PURGE_FORBIDDEN", "gc.enabled=false"),
-        ("TABLE_NOT_FOUND", "does not exist"),
+        ("TABLE_NOT_FOUND", "The catalog has no such table."),
         ("TABLE_CHANGED by uuid", "table-uuid"),
         ("TABLE_CHANGED by location", "metadata_location"),
         ("CATALOG_NOT_CONFIGURED", "No catalog 'other' is configured here; known are demo"),
-        ("PATH_OUTSIDE_TABLE", "1 files lie outside the table's locations"),
+        ("PATH_OUTSIDE_TABLE", "1 file lies outside the table's locations"),
     ],
 )
-def test_what_must_not_be_purged_is_refused(refusals: Refusals, name: str, words: str) -> None:
+def test_purge_refuses_what_must_not_be_purged(refusals: Refusals, name: str, words: str) -> None:
     error = refusals.answers[name]
     assert isinstance(error, ApiError)
     assert (error.status, error.body["error_code"]) == (409, name.split()[0])
@@ -173,7 +175,7 @@ def test_what_must_not_be_purged_is_refused(refusals: Refusals, name: str, words
     assert words in error.body["message"]
 
 
-def test_a_refused_purge_has_deleted_nothing_and_is_not_tried_again(
+def test_purge_that_is_refused_deletes_nothing_and_is_not_retried(
     platform: Platform, refusals: Refusals
 ) -> None:
     assert [table.files() for table in refusals.tables] == refusals.before
@@ -185,7 +187,7 @@ def test_a_refused_purge_has_deleted_nothing_and_is_not_tried_again(
         assert task.reason == "given up: the error is final"
 
 
-def test_four_tables_at_once(platform: Platform) -> None:
+def test_purge_of_four_tables_at_once(platform: Platform) -> None:
     tables = [platform.write_table() for _ in range(4)]
     with ThreadPoolExecutor() as pool:
         answers: list[dict[str, Any]] = list(pool.map(platform.execute, tables))
@@ -195,7 +197,7 @@ def test_four_tables_at_once(platform: Platform) -> None:
         assert life_of(platform, answer["delegation_task_id"]) == LIFE
 
 
-def test_cancelled_while_it_deletes_and_driven_again(platform: Platform) -> None:
+def test_purge_that_is_cancelled_while_it_deletes_can_be_retried(platform: Platform) -> None:
     table = platform.write_table()
     before = table.files()
     platform.failpoints.hold_at("purge.delete.content.before")
@@ -203,8 +205,8 @@ def test_cancelled_while_it_deletes_and_driven_again(platform: Platform) -> None
     platform.failpoints.wait_until_hit("purge.delete.content.before")
     task_id = str(platform.task_of(table).task_id)
 
-    # Another purge of the table has to wait, and is told for which.
-    second = platform.post(platform.payload(table))
+    # A purge that is to drop the table as well has to wait, and is told for which.
+    second = platform.post(platform.payload(table, properties={"dropTable": "true"}))
     assert isinstance(second, ApiError)
     assert (second.status, second.body["error_code"]) == (409, "TASK_ALREADY_IN_PROGRESS")
     assert second.body["delegation_task_id"] == task_id

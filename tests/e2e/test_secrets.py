@@ -34,7 +34,7 @@ def texts_of(folder: Path) -> Iterator[tuple[str, str]]:
             yield str(path), path.read_text(errors="replace")
 
 
-def test_neither_a_payloads_nor_the_platforms_own_are_anywhere(platform: Platform) -> None:
+def test_secrets_of_payloads_and_of_the_platform_are_nowhere(platform: Platform) -> None:
     table = platform.write_table()
     config = {
         "s3.access-key-id": f"{PLANTED}-id",
@@ -67,7 +67,7 @@ def test_neither_a_payloads_nor_the_platforms_own_are_anywhere(platform: Platfor
     assert seen > 100
 
 
-def test_the_platforms_own_files_with_secrets_are_private(platform: Platform) -> None:
+def test_secrets_files_of_the_platform_are_private(platform: Platform) -> None:
     secrets = [v for k, v in asdict(platform.stack.vault).items() if k != "spark_session"]
     for path in platform.stack.home.rglob("*"):
         if (

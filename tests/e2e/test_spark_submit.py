@@ -13,18 +13,18 @@ from support.platform import CATALOG, NAMESPACE, Platform
 # What the Dag's tasks call, in their order, in a process that has the stack's environment.
 _RUN = """
 import json, sys
-from moraine.operations.purge import runs
+from moraine.operations.purge import dag_tasks
 
 form, run_id, application = json.loads(sys.argv[1]), *sys.argv[2:]
-task_id = runs.admit(form)
-runs.acquire(task_id, run_id)
+task_id = dag_tasks.admit(form, "test")
+dag_tasks.acquire(task_id, run_id)
 for step in ("plan", "delete", "verify"):
-    runs.run_step(step, task_id, run_id, application)
-print(runs.settle(task_id, run_id))
+    dag_tasks.run_step(step, task_id, run_id, application)
+print(dag_tasks.settle(task_id, run_id))
 """
 
 
-def test_purged_by_spark_submit(platform: Platform) -> None:
+def test_purge_by_spark_submit(platform: Platform) -> None:
     table = platform.write_table()
     files = table.files()
     form = {"catalog": CATALOG, "namespace": NAMESPACE, "table": table.name, "dry_run": False}

@@ -121,7 +121,7 @@ class Lost:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_killed_at_every_point(
+def test_gateway_killed_at_every_point(
     name: str, api: ApiProcess, caller: Caller, way: Way, direct: Caller, failpoints: Failpoints
 ) -> None:
     lost: list[Lost] = []
@@ -151,7 +151,7 @@ def test_killed_at_every_point(
             one.check_done_once(caller, way)
 
 
-def test_one_request_killed_at_every_point_in_turn(
+def test_gateway_request_killed_at_every_point_in_turn(
     api: ApiProcess, caller: Caller, way: Way, direct: Caller, failpoints: Failpoints, rows: Rows
 ) -> None:
     """Reserved; taken over; executed, and not written down; found, and not answered."""
@@ -167,7 +167,7 @@ def test_one_request_killed_at_every_point_in_turn(
         lost.check_done_once(caller, way)
 
 
-def test_fifty_at_once_are_one(
+def test_gateway_executes_fifty_concurrent_duplicates_once(
     api: ApiProcess, caller: Caller, way: Way, direct: Caller, rows: Rows
 ) -> None:
     together = threading.Barrier(50)

@@ -27,7 +27,7 @@ def check_gone(platform: Platform, table: Table) -> None:
 
 
 @pytest.mark.parametrize("point", ["purge.drop.before", "purge.drop.after"])
-def test_the_worker_between_purge_and_drop(platform: Platform, point: str) -> None:
+def test_drop_whose_worker_is_killed_between_purge_and_drop(platform: Platform, point: str) -> None:
     table = platform.write_table()
     gateway = gateway_of(platform)
     platform.failpoints.kill_at(point)
@@ -44,7 +44,9 @@ def test_the_worker_between_purge_and_drop(platform: Platform, point: str) -> No
 
 
 @pytest.mark.parametrize("point", ["gateway.drop.hidden", "gateway.drop.admitted"])
-def test_the_gateway_between_its_steps(platform: Platform, tmp_path: Path, point: str) -> None:
+def test_drop_whose_gateway_is_killed_between_its_steps(
+    platform: Platform, tmp_path: Path, point: str
+) -> None:
     table = platform.write_table()
     with own_gateway(platform, tmp_path, SHORT_LEASE) as (gateway, _):
         platform.failpoints.kill_at(point)
@@ -52,7 +54,7 @@ def test_the_gateway_between_its_steps(platform: Platform, tmp_path: Path, point
             gateway.drop(table, key=f"killed-{table.name}")
     with own_gateway(platform, tmp_path, SHORT_LEASE) as (gateway, _):
         assert gateway.load(table).status_code == 404, "it was hidden before anything else"
-        # The reservation of the killed process runs out; then the same key goes on from there.
+        # The reservation of the killed process expires; then a retry with the same key goes on.
         dropped = wait_for(
             lambda: _final(gateway.drop(table, key=f"killed-{table.name}")),
             "the drop has no end",
@@ -66,7 +68,7 @@ def _final(response: requests.Response) -> requests.Response | None:
     return None if response.status_code == 409 else response
 
 
-def test_the_gateway_while_it_waits(platform: Platform, tmp_path: Path) -> None:
+def test_drop_whose_gateway_is_killed_while_it_waits(platform: Platform, tmp_path: Path) -> None:
     table = platform.write_table()
     platform.failpoints.hold_at("purge.delete.content.before")
     with own_gateway(platform, tmp_path) as (gateway, pid):
@@ -81,7 +83,7 @@ def test_the_gateway_while_it_waits(platform: Platform, tmp_path: Path) -> None:
     check_gone(platform, table)
 
 
-def test_a_tombstone_without_a_task_is_lifted(platform: Platform, tmp_path: Path) -> None:
+def test_drop_tombstone_without_a_task_is_lifted(platform: Platform, tmp_path: Path) -> None:
     table = platform.write_table()
     files = table.files()
     with own_gateway(platform, tmp_path) as (gateway, _):

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from moraine.operations.purge import OPERATION
-from moraine.operations.purge.payload import PurgeParameters
+from moraine.operations.purge.model import PurgeParameters
 from moraine.tasks.model import Status
 from moraine.tasks.service import Submission
 from support.drivers import Drivers, without_scheduled_sweeps
@@ -19,7 +19,7 @@ from support.platform import Platform, checksums
 from support.purges import Purge, ends_of_attempts
 from support.waiting import wait_for
 
-# In the order in which a purge comes by.
+# In the order in which a purge reaches them.
 POINTS = [
     "purge.acquire.claimed",
     "purge.acquire.pinned",
@@ -27,8 +27,10 @@ POINTS = [
     "purge.plan.written",
     "purge.plan.recorded",
     "purge.delete.content.before",
+    "purge.delete.content.marked",
     "purge.delete.batch.before",
     "purge.delete.batch.after",
+    "purge.delete.manifests.before",
     "purge.delete.old_metadata.after",
     "purge.verify.before",
     "purge.root.before",
@@ -54,7 +56,7 @@ class Crowd:
         self.purges: dict[UUID, Purge] = {}
 
     def bring_to_all_points(self, what: str, *, by_airflow: bool = False) -> list[BaseProcess]:
-        """Let a purge come to each point, where it is held or killed."""
+        """Let a purge reach each point, where it is held or killed."""
         processes = []
         for point in POINTS:
             getattr(self.platform.failpoints, f"{what}_at")(point)
@@ -82,7 +84,7 @@ class Crowd:
 
     def _admit(self, purge: Purge) -> UUID:
         asked = self.platform.payload(purge.table)["operation_parameters"]
-        submission = Submission(OPERATION, PurgeParameters.model_validate(asked), "demo")
+        submission = Submission(OPERATION, PurgeParameters.model_validate(asked), "demo", "test")
         return self.platform.service.admit(submission).task_id
 
 
@@ -93,7 +95,7 @@ def crowd(platform: Platform) -> Iterator[Crowd]:
         platform.failpoints.clear()
 
 
-def test_the_driver_or_the_executor_at_the_point(crowd: Crowd) -> None:
+def test_purge_whose_driver_or_executor_is_killed_at_the_point(crowd: Crowd) -> None:
     for process in crowd.bring_to_all_points("kill"):
         process.join(timeout=60)
     ends = crowd.finish({"LEASE_LOST", "SPARK_UNAVAILABLE"})
@@ -102,7 +104,9 @@ def test_the_driver_or_the_executor_at_the_point(crowd: Crowd) -> None:
         assert codes == ["SPARK_UNAVAILABLE" if point in IN_EXECUTORS else "LEASE_LOST"]
 
 
-def test_the_task_of_airflow_and_its_supervisor(crowd: Crowd, platform: Platform) -> None:
+def test_purge_whose_airflow_task_and_supervisor_are_killed(
+    crowd: Crowd, platform: Platform
+) -> None:
     """As if the machine were lost: Airflow would find out in a minute, the ledger sooner."""
     crowd.bring_to_all_points("hold", by_airflow=True)
     runs = {point: platform.task(task).lease_owner or "" for point, task in crowd.at.items()}
@@ -117,7 +121,7 @@ def test_the_task_of_airflow_and_its_supervisor(crowd: Crowd, platform: Platform
     ends = crowd.finish({"LEASE_LOST"})
     assert list(ends.values()) == [["LEASE_LOST"]] * len(POINTS)
 
-    # Tell Airflow of one. Its run has nothing to say any more.
+    # Report one to Airflow. Its run must not change the task any more.
     told = platform.task(crowd.at["purge.verify.before"])
     run = runs.pop("purge.verify.before")
     platform.mark_failed(run, steps["purge.verify.before"])
@@ -125,13 +129,13 @@ def test_the_task_of_airflow_and_its_supervisor(crowd: Crowd, platform: Platform
     assert platform.task_states(run)["settle"] == "skipped"
     assert platform.task(told.task_id) == told
     for run in runs.values():
-        # The others would be found in a minute, in the midst of another test.
+        # Airflow would find the others in a minute, during another test.
         path = f"/api/v2/dags/table_purge/dagRuns/{run}"
         ended = platform.airflow.request("PATCH", path, json={"state": "failed"})
         assert ended.status_code == 200, ended.text
 
 
-def test_the_spark_server(crowd: Crowd, platform: Platform) -> None:
+def test_purge_whose_spark_server_is_killed(crowd: Crowd, platform: Platform) -> None:
     processes = crowd.bring_to_all_points("hold")
     platform.close_spark()
     platform.stack.kill("spark")
@@ -144,12 +148,12 @@ def test_the_spark_server(crowd: Crowd, platform: Platform) -> None:
         process.join(timeout=60)
 
 
-def test_postgresql(crowd: Crowd, platform: Platform) -> None:
+def test_purge_whose_postgresql_is_killed(crowd: Crowd, platform: Platform) -> None:
     processes = crowd.bring_to_all_points("hold")
     platform.stack.kill("postgres")
     platform.failpoints.clear()
     platform.stack.wait("postgres")
-    # Workers and executors wait for the ledger to come back; a lease may run out meanwhile.
+    # Workers and executors wait for the ledger to come back; a lease may expire meanwhile.
     for process in processes:
         process.join(timeout=60)
     crowd.finish({"LEASE_LOST", "SPARK_UNAVAILABLE"})

@@ -13,7 +13,7 @@ from support.purges import Purge, check_consecutive, ends_of_attempts
 from support.waiting import wait_for
 
 
-def test_a_stalled_worker_that_wakes_after_it_was_replaced(
+def test_worker_that_stalls_and_wakes_after_it_was_replaced(
     purge: Purge, platform: Platform
 ) -> None:
     task_id = purge.hold("purge.delete.content.before")
@@ -42,7 +42,7 @@ def test_a_stalled_worker_that_wakes_after_it_was_replaced(
     assert task.lease_owner == successor.lease_owner
 
 
-def test_workers_that_die_every_time(purge: Purge, platform: Platform) -> None:
+def test_worker_that_dies_every_time_is_given_up(purge: Purge, platform: Platform) -> None:
     platform.failpoints.kill_at("purge.acquire.claimed")
     task_id = purge.submit()
 

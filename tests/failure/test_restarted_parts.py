@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from moraine.api.client import ApiError
-from moraine.dag_runs import OrchestratorUnavailable
+from moraine.client.delegation import ApiError
+from moraine.orchestration.dag_runs import OrchestratorUnavailable
 from moraine.tasks.model import Status, TaskFilter
 from support.platform import MAX_ATTEMPTS, Platform
 from support.purges import Purge, ends_of_attempts
 
 
-def test_the_api_server_while_a_request_waits(purge: Purge, platform: Platform) -> None:
+def test_api_server_restarted_while_a_request_waits(purge: Purge, platform: Platform) -> None:
     platform.failpoints.hold_at("purge.plan.before")
     caller = platform.executing(purge.table)
     platform.failpoints.wait_until_hit("purge.plan.before")
@@ -26,7 +26,9 @@ def test_the_api_server_while_a_request_waits(purge: Purge, platform: Platform) 
     assert told["execution_result"]["files_deleted"] == len(purge.files)
 
 
-def test_a_call_that_does_not_get_through_changes_nothing(purge: Purge, platform: Platform) -> None:
+def test_purge_call_that_does_not_get_through_changes_nothing(
+    purge: Purge, platform: Platform
+) -> None:
     platform.stack.stop("api-server")
     try:
         with pytest.raises(OrchestratorUnavailable):
@@ -39,7 +41,7 @@ def test_a_call_that_does_not_get_through_changes_nothing(purge: Purge, platform
     purge.check_done_once(purge.submit(), [])
 
 
-def test_a_catalog_that_is_away_changes_nothing_and_is_a_bad_gateway(
+def test_purge_while_the_catalog_is_away_changes_nothing_and_is_a_bad_gateway(
     purge: Purge, platform: Platform
 ) -> None:
     platform.stack.stop("catalog")

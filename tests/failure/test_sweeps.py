@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+from moraine.operations.processes import open_service
 from moraine.operations.purge import OPERATION
-from moraine.operations.purge.payload import PurgeParameters
-from moraine.runtime import open_service
+from moraine.operations.purge.model import PurgeParameters
 from moraine.tasks.service import Submission
 from support.platform import Platform
 from support.purges import Purge
 
 
-def test_two_sweeps_at_once(purge: Purge, platform: Platform) -> None:
+def test_sweep_during_another_starts_a_task_once(purge: Purge, platform: Platform) -> None:
     other = platform.write_table()
     tasks = []
     for table in (purge.table, other):
         parameters = platform.payload(table)["operation_parameters"]
-        submission = Submission(OPERATION, PurgeParameters.model_validate(parameters), "demo")
+        submission = Submission(
+            OPERATION, PurgeParameters.model_validate(parameters), "demo", "test"
+        )
         tasks.append(platform.service.admit(submission))
 
     with open_service(platform.settings) as second, ThreadPoolExecutor(4) as pool:

@@ -12,7 +12,7 @@ import psutil
 import psycopg
 import pytest
 
-from moraine.local.errors import StackError
+from moraine.local.part import StackError
 from moraine.local.stack import Stack
 
 
@@ -24,7 +24,9 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
 
 
 class TestPostgres:
-    def test_comes_up_with_both_databases_and_keeps_its_data(self, stack: Stack) -> None:
+    def test_stack_postgres_starts_with_both_databases_and_keeps_its_data(
+        self, stack: Stack
+    ) -> None:
         stack.up({"postgres"})
         with psycopg.connect(stack.postgres.ledger_url) as connection:
             connection.execute("create table kept (n int)")
@@ -36,17 +38,17 @@ class TestPostgres:
         with psycopg.connect(stack.postgres.ledger_url) as connection:
             assert connection.execute("select n from kept").fetchone() == (1,)
 
-    def test_wants_a_password(self, stack: Stack) -> None:
+    def test_stack_postgres_requires_a_password(self, stack: Stack) -> None:
         stack.up({"postgres"})
         wrong = stack.postgres.ledger_url.replace(stack.vault.ledger, "guessed")
         with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
             psycopg.connect(wrong)
 
-    def test_does_not_run_as_root(self, stack: Stack) -> None:
+    def test_stack_postgres_does_not_run_as_root(self, stack: Stack) -> None:
         stack.up({"postgres"})
         assert psutil.Process(stack.pid("postgres")).uids().effective != 0
 
-    def test_is_started_again_after_kill_9(self, stack: Stack) -> None:
+    def test_stack_postgres_is_restarted_after_kill_9(self, stack: Stack) -> None:
         stack.up({"postgres"})
         killed = stack.kill("postgres")
         stack.wait("postgres")
@@ -54,7 +56,7 @@ class TestPostgres:
             assert connection.execute("select 1").fetchone() == (1,)
         assert stack.pid("postgres") != killed
 
-    def test_can_be_stopped_and_started_alone(self, stack: Stack) -> None:
+    def test_stack_postgres_can_be_stopped_and_started_alone(self, stack: Stack) -> None:
         stack.up({"postgres"})
         stack.stop("postgres")
         assert stack.status()[0].state == "stopped"
@@ -66,14 +68,14 @@ class TestPostgres:
         psycopg.connect(stack.postgres.ledger_url).close()
 
 
-def test_up_twice_changes_nothing(stack: Stack) -> None:
+def test_stack_up_twice_changes_nothing(stack: Stack) -> None:
     stack.up({"postgres"})
     pid = stack.pid("postgres")
     Stack.open(stack.home).up({"postgres"})
     assert stack.pid("postgres") == pid
 
 
-def test_down_finds_what_a_killed_supervisor_left(stack: Stack) -> None:
+def test_stack_down_finds_what_a_killed_supervisor_left(stack: Stack) -> None:
     stack.up({"postgres"})
     orphan = psutil.Process(stack.pid("postgres"))
     supervisor = psutil.Process(stack.supervisor.pid)
@@ -86,7 +88,7 @@ def test_down_finds_what_a_killed_supervisor_left(stack: Stack) -> None:
     assert stack._processes() == []
 
 
-def test_up_after_a_killed_supervisor_starts_afresh(stack: Stack) -> None:
+def test_stack_up_after_a_killed_supervisor_starts_every_part_again(stack: Stack) -> None:
     stack.up({"postgres"})
     os.kill(stack.supervisor.pid or 0, 9)
     time.sleep(0.2)
@@ -95,7 +97,7 @@ def test_up_after_a_killed_supervisor_starts_afresh(stack: Stack) -> None:
     assert stack.status()[0].state in ("starting", "running")
 
 
-def test_a_port_in_use_is_one_sentence_and_nothing_is_left(stack: Stack) -> None:
+def test_stack_reports_a_port_in_use_in_one_sentence_and_leaves_nothing(stack: Stack) -> None:
     with (
         socket.create_server(("127.0.0.1", stack.settings.ports.postgres)),
         pytest.raises(StackError, match=r"in use: stop what listens there, or choose another port"),
@@ -104,7 +106,7 @@ def test_a_port_in_use_is_one_sentence_and_nothing_is_left(stack: Stack) -> None
     assert stack._processes() == []
 
 
-def test_a_part_that_cannot_start_says_so_with_the_end_of_its_log(tmp_path: Path) -> None:
+def test_stack_shows_the_end_of_the_log_of_a_part_that_cannot_start(tmp_path: Path) -> None:
     stack = Stack.ephemeral(tmp_path / "home", spark_memory="1m")
     with pytest.raises(StackError, match=r"spark ended at its start: see the end of") as caught:
         stack.up({"spark"})

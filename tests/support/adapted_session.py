@@ -7,7 +7,7 @@ from typing import Any
 
 import requests
 
-from moraine.catalog.adapter import IdempotentAdapter
+from moraine.client.adapter import IdempotentAdapter
 from support.keyed_catalog import KeyedCatalog
 
 COMMIT = "/v1/namespaces/n/tables/t"
@@ -15,7 +15,7 @@ BODY = {"requirements": [], "updates": [{"action": "set-properties", "updates": 
 
 
 class FakeTime:
-    """Passes only while somebody sleeps."""
+    """Passes only during a sleep."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -16,11 +16,13 @@ PASSWORD = "an-airflow-password"
 
 
 class AirflowServer:
-    """`runs` has every Dag run by its id. `delay` makes it slow; `broken` makes it answer 500;
-    `html` makes it answer like a proxy that stands before it."""
+    """`runs` has every Dag run by its id, `starts` the id of every request to start one.
+    `delay` makes it slow; `broken` makes it answer 500; `html` makes it answer like a proxy that
+    stands before it."""
 
     def __init__(self) -> None:
         self.runs: dict[str, dict[str, Any]] = {}
+        self.starts: list[str] = []
         self.key_set: dict[str, Any] = {"keys": []}
         self.delay = 0.0
         self.broken = False
@@ -63,6 +65,7 @@ class AirflowServer:
         with self._lock:
             if method == "GET":
                 return (200, self.runs[run[0]]) if run[0] in self.runs else (404, {})
+            self.starts.append(body["dag_run_id"])
             if body["dag_run_id"] in self.runs:
                 return 409, {"detail": "that run is there"}
             self.runs[body["dag_run_id"]] = {"dag_id": dag_id, "state": "queued", **body}

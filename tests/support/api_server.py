@@ -13,13 +13,15 @@ from uuid import UUID
 import requests
 import uvicorn
 
-from moraine.api import MOUNT_PATH
-from moraine.api.app import create_standalone_app
+from moraine.app.assembly import create_standalone_app
 from moraine.errors import MoraineError
+from moraine.http import DELEGATION_PATH
+from moraine.http.server import server_options
 from moraine.settings import Settings
 from moraine.tasks.model import Claim, Status, Task
 from moraine.tasks.store import TaskStore
 from moraine.tasks.worker import Worker
+from support.tasks import claim_due
 from support.waiting import wait_for
 
 SYNC = "/v1/tasks/execute/synchronous"
@@ -30,7 +32,7 @@ class Api:
 
     def __init__(self, origin: str, token: str) -> None:
         self.origin = origin
-        self.url = f"{origin}{MOUNT_PATH}"
+        self.url = f"{origin}{DELEGATION_PATH}"
         self._headers = {"Authorization": f"Bearer {token}"}
 
     def get(self, path: str, **options: Any) -> requests.Response:
@@ -109,9 +111,8 @@ def running_api(settings: Settings) -> Iterator[str]:
             create_standalone_app(settings),
             host="127.0.0.1",
             port=0,
-            log_config=None,
-            server_header=False,  # as `moraine api` does
             timeout_graceful_shutdown=1,
+            **server_options(settings.api),
         )
     )
     thread = threading.Thread(target=server.run, name="api")
@@ -119,7 +120,8 @@ def running_api(settings: Settings) -> Iterator[str]:
     try:
         wait_for(lambda: server.started or not thread.is_alive())
         port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}"
+        scheme = "https" if settings.api.tls.enabled else "http"
+        yield f"{scheme}://127.0.0.1:{port}"
     finally:
         server.should_exit = True
         thread.join(timeout=20)
@@ -188,8 +190,9 @@ def finishing_everything(hand: Hand) -> Iterator[None]:
 
     def work() -> None:
         while not stop.wait(0.01):
-            for task in hand.store.claim("eager", limit=50, status=Status.RUNNING):
-                hand.succeed(Claim(task.task_id, task.version, "eager"))
+            for task in claim_due(hand.store, "eager"):
+                claim = Claim(task.task_id, task.version, "eager")
+                hand.succeed(hand.store.start(claim))
 
     thread = threading.Thread(target=work, name="eager-worker")
     thread.start()

@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 import requests
 
 from moraine.local.jars import default_cache
-from moraine.local.ports import find_free
+from moraine.local.part import find_free
 from support.processes import await_answer, running
 
 ACCOUNT = "lakeaccount"

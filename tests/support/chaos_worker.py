@@ -1,4 +1,4 @@
-"""Somebody who changes a namespace of a catalog by chance, and knows what it must look like."""
+"""Changes a namespace of a catalog at random, and knows what it must look like."""
 
 from __future__ import annotations
 
@@ -7,22 +7,13 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
+import requests
 
-from moraine.catalog.errors import (
-    AlreadyExists,
-    CatalogError,
-    CommitFailed,
-    NamespaceNotEmpty,
-    NoSuchNamespace,
-    NoSuchTable,
-    NoSuchView,
-)
-from moraine.catalog.iceberg import IcebergCatalog
-from support.gateway import SCHEMA, Caller, view_version
+from support.gateway import Ask, Caller, Scene
 
 # So that nothing is forgotten: the proof is in what a table and a view remember of themselves.
 KEEP_ALL = {"write.metadata.previous-versions-max": "100000"}
+TIMEOUT = (5, 60)
 KEEP_ALL_VERSIONS = {"version.history.num-entries": "100000"}
 
 
@@ -44,11 +35,14 @@ class View:
 
 
 class Worker:
-    """Changes one namespace by chance, and keeps a model of what it must look like."""
+    """Changes one namespace at random, and keeps a model of what it must look like."""
 
-    def __init__(self, number: int, seed: str, client: IcebergCatalog, folder: str) -> None:
+    scene: Scene
+
+    def __init__(self, number: int, seed: str, caller: Caller, folder: str) -> None:
+        """`caller` retries, and has keys."""
         self.dice = random.Random(f"{seed} worker {number}")
-        self.client = client
+        self.caller = caller
         self.namespace = f"chaos{folder}w{number}"
         self.properties: dict[str, str] = {}
         self.tables: dict[str, Table] = {}
@@ -59,7 +53,7 @@ class Worker:
         self.steps = 0
 
     def run(self, steps: int) -> None:
-        self.client.create_namespace(self.namespace)
+        self.scene = Scene(self.caller, self.namespace)
         self.changes += 1
         acts = [
             *[self.create_table] * 3,
@@ -82,13 +76,15 @@ class Worker:
             act = self.dice.choice(acts)
             try:
                 act()
-            except CatalogError as failure:
+            except (AssertionError, requests.RequestException) as failure:
                 doing = f"{self.namespace}, step {self.steps}, {act.__name__}"
                 raise AssertionError(f"{doing}: {failure!r}") from failure
 
-    def _done(self) -> None:
+    def _do(self, ask: Ask) -> Any:
+        answer = self.caller.done(ask, timeout=TIMEOUT)
         self.steps += 1
         self.changes += 1
+        return answer
 
     def _new(self, kind: str) -> str:
         return f"{kind}{self.steps}"
@@ -98,9 +94,8 @@ class Worker:
     def create_table(self) -> None:
         name = self._new("t")
         properties = {**KEEP_ALL, "step": str(self.steps)}
-        made = self.client.create_table(self.namespace, name, SCHEMA, properties=properties)
-        self.tables[name] = Table(made.uuid, properties)
-        self._done()
+        made = self._do(self.scene.create_table(name, properties=properties))
+        self.tables[name] = Table(made["metadata"]["table-uuid"], properties)
 
     def set_properties(self) -> None:
         if name := self._some(self.tables):
@@ -127,43 +122,37 @@ class Worker:
     def rename_table(self) -> None:
         if name := self._some(self.tables):
             new = self._new("r")
-            self.client.rename_table((self.namespace, name), (self.namespace, new))
+            self._do(self.scene.rename_table(name, new))
             self.tables[new] = self.tables.pop(name)
-            self._done()
 
     def drop_table(self) -> None:
         if len(self.tables) > 2 and (name := self._some(self.tables)):
-            self.client.drop_table(self.namespace, name)
+            self._do(self.scene.drop_table(name))
             del self.tables[name]
-            self._done()
 
     def transact(self) -> None:
         if len(self.tables) < 2:
             return
         names = self.dice.sample(sorted(self.tables), 2)
-        changes = []
-        for name, updates in zip(
-            names,
-            [self._properties(), self._snapshot_of(names[1])],
-            strict=True,
-        ):
-            identifier = {"namespace": [self.namespace], "name": name}
-            requirements = self._requirements(self.tables[name], updates)
-            changes.append(
-                {"identifier": identifier, "requirements": requirements, "updates": updates}
+        updates = [self._properties(), self._snapshot_of(names[1])]
+        changed = [(self.tables[name], made) for name, made in zip(names, updates, strict=True)]
+        self._do(
+            self.scene.transaction(
+                *(
+                    self.scene.change(name, *self._requirements(table, made), *made)
+                    for name, (table, made) in zip(names, changed, strict=True)
+                )
             )
-        self.client.commit_transaction(changes)
-        for name, change in zip(names, changes, strict=True):
-            self._note(self.tables[name], change["updates"])
-        self._done()
+        )
+        for table, made in changed:
+            self._note(table, made)
 
     def _commit(self, name: str, updates: list[dict[str, Any]]) -> None:
         table = self.tables[name]
-        requirements = self._requirements(table, updates)
-        committed = self.client.commit_table(self.namespace, name, requirements, updates)
-        assert committed.uuid == table.uuid
+        parts = [*self._requirements(table, updates), *updates]
+        committed = self._do(self.scene.commit(name, *parts))
+        assert committed["metadata"]["table-uuid"] == table.uuid
         self._note(table, updates)
-        self._done()
 
     def _requirements(self, table: Table, updates: list[dict[str, Any]]) -> list[dict[str, Any]]:
         required: list[dict[str, Any]] = [{"type": "assert-table-uuid", "uuid": table.uuid}]
@@ -204,97 +193,77 @@ class Worker:
 
     def create_view(self) -> None:
         name = self._new("v")
-        made = self.client.create_view(
-            self.namespace, name, SCHEMA, self._version(1), properties=KEEP_ALL_VERSIONS
-        )
-        self.views[name] = View(made.uuid)
-        self._done()
+        made = self._do(self.scene.create_view(name, **KEEP_ALL_VERSIONS))
+        self.views[name] = View(made["metadata"]["view-uuid"])
 
     def replace_view(self) -> None:
         if name := self._some(self.views):
             view = self.views[name]
-            updates = [
-                {"action": "add-view-version", "view-version": self._version(view.versions + 1)},
-                {"action": "set-current-view-version", "view-version-id": -1},
-            ]
-            required = [{"type": "assert-view-uuid", "uuid": view.uuid}]
-            self.client.replace_view(self.namespace, name, required, updates)
+            required = {"type": "assert-view-uuid", "uuid": view.uuid}
+            self._do(self.scene.replace_view(name, view.versions + 1, required))
             view.versions += 1
-            self._done()
 
     def rename_view(self) -> None:
         if name := self._some(self.views):
             new = self._new("w")
-            self.client.rename_view((self.namespace, name), (self.namespace, new))
+            self._do(self.scene.rename_view(name, new))
             self.views[new] = self.views.pop(name)
-            self._done()
 
     def drop_view(self) -> None:
         if name := self._some(self.views):
-            self.client.drop_view(self.namespace, name)
+            self._do(self.scene.drop_view(name))
             del self.views[name]
-            self._done()
-
-    def _version(self, number: int) -> dict[str, Any]:
-        return view_version(number, self.namespace, self.steps)
 
     # --- Namespaces --------------------------------------------------------------------------
 
     def create_namespace(self) -> None:
         name, properties = self._new("n"), {"step": str(self.steps)}
-        self.client.create_namespace([self.namespace, name], properties)
+        self._do(self.scene.create_namespace(name, **properties))
         self.below[name] = properties
-        self._done()
 
     def update_namespace(self) -> None:
         updates = {f"p{self.dice.randrange(4)}": str(self.steps)}
         gone = [name for name in self.properties if name not in updates][:1]
-        change = self.client.update_namespace_properties(self.namespace, updates, gone)
-        assert set(change.updated) == set(updates)
-        assert set(change.removed) | set(change.missing) == set(gone)
+        change = self._do(self.scene.update_namespace(gone, **updates))
+        assert set(change["updated"]) == set(updates)
+        assert {*change["removed"], *(change.get("missing") or ())} == set(gone)
         self.properties.update(updates)
         for name in gone:
             del self.properties[name]
-        self._done()
 
     def drop_namespace(self) -> None:
         if name := self._some(self.below):
-            self.client.drop_namespace([self.namespace, name])
+            self._do(self.scene.drop_namespace(name))
             del self.below[name]
-            self._done()
 
     # --- What must fail ----------------------------------------------------------------------
 
     def be_refused(self) -> None:
         """Whatever gets lost on the way: what is refused stays refused."""
+        scene, missing = self.scene, f"missing{self.steps}"
         kind = self.dice.randrange(7)
         table, view = self._some(self.tables), self._some(self.views)
-        missing = f"missing{self.steps}"
         if kind == 0 and table:
             made = {**KEEP_ALL, "step": self.tables[table].properties["step"]}
-            with pytest.raises(AlreadyExists):
-                self.client.create_table(self.namespace, table, SCHEMA, properties=made)
+            self._expect("AlreadyExists", scene.create_table(table, properties=made))
         elif kind == 1:
-            with pytest.raises(NoSuchTable):
-                self.client.drop_table(self.namespace, missing)
+            self._expect("NoSuchTable", scene.drop_table(missing))
         elif kind == 2 and table:
-            stale = [{"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 1}]
-            with pytest.raises(CommitFailed):
-                self.client.commit_table(self.namespace, table, stale, self._properties())
+            stale = {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 1}
+            self._expect("CommitFailed", scene.commit(table, stale, *self._properties()))
         elif kind == 3 and table:
-            with pytest.raises(NoSuchTable):
-                self.client.rename_table((self.namespace, missing), (self.namespace, "x"))
+            self._expect("NoSuchTable", scene.rename_table(missing, "x"))
         elif kind == 4 and view:
-            with pytest.raises(AlreadyExists):
-                self.client.create_view(self.namespace, view, SCHEMA, self._version(1))
+            self._expect("AlreadyExists", scene.create_view(view))
         elif kind == 5:
-            with pytest.raises((NoSuchNamespace, NoSuchView)):
-                self.client.drop_view(self.namespace, missing)
+            self._expect("NoSuchView", scene.drop_view(missing))
         elif kind == 6 and (table or self.below):
-            with pytest.raises(NamespaceNotEmpty):
-                self.client.drop_namespace(self.namespace)
-        else:
-            return
+            self._expect("NamespaceNotEmpty", Ask("DELETE", scene.path()))
+
+    def _expect(self, refusal: str, ask: Ask) -> None:
+        response = self.caller.send(*ask, timeout=TIMEOUT)
+        assert response.status_code in (400, 404, 409), response.text
+        assert response.json()["error"]["type"] == f"{refusal}Exception"
         self.steps += 1
         self.refusals += 1
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from moraine.ingest.columns import Column, ColumnType, Kind
+from moraine.ingest.columns import Column, ColumnKind, ColumnType
 
 _CASES = json.loads((Path(__file__).parents[1] / "data" / "coercion_cases.json").read_text())
 
@@ -50,7 +50,7 @@ class LineCase:
 
 
 def column_type(words: str) -> ColumnType:
-    return ColumnType(Kind.TEXT) if words == "text" else ColumnType.parse(words)
+    return ColumnType(ColumnKind.TEXT) if words == "text" else ColumnType.parse(words)
 
 
 def _body(case: dict[str, Any]) -> bytes:
@@ -76,7 +76,7 @@ def column_for(type: ColumnType) -> str:
 
 
 def type_name(type: ColumnType) -> str:
-    return type.kind.value if type.kind is not Kind.VECTOR else str(type)
+    return type.kind.value if type.kind is not ColumnKind.VECTOR else str(type)
 
 
 def _types() -> list[ColumnType]:
@@ -84,7 +84,7 @@ def _types() -> list[ColumnType]:
 
 
 VALUE_COLUMNS = [
-    Column("id", ColumnType(Kind.LONG)),
+    Column("id", ColumnType(ColumnKind.LONG)),
     *(Column(column_for(type), type) for type in _types()),
 ]
 """Of a table that takes every value case: which case it is, and a column for each type."""
@@ -116,7 +116,7 @@ def read_back(table: pa.Table) -> list[dict[str, Any]]:
 
 def spark_columns(columns: Sequence[Column]) -> str:
     """What to select, for Spark to give the same."""
-    forms = {Kind.TIMESTAMP: "unix_micros({0})", Kind.DYNAMIC: "CAST({0} AS STRING)"}
+    forms = {ColumnKind.TIMESTAMP: "unix_micros({0})", ColumnKind.DYNAMIC: "CAST({0} AS STRING)"}
     return ", ".join(
         f"{forms.get(column.type.kind, '{0}').format(column.name)} AS {column.name}"
         for column in columns

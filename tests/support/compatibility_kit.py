@@ -22,8 +22,8 @@ import psycopg
 from psycopg.rows import dict_row
 
 from moraine.local.catalog import fixture_command
-from moraine.local.classes import Classes
-from moraine.local.files import file_uri
+from moraine.local.home import file_uri
+from moraine.local.jars import Classes
 from moraine.local.java import find_java
 from moraine.local.part import silent
 from moraine.local.stack import Stack

@@ -1,4 +1,4 @@
-"""Drivers of purges without Airflow: one process an attempt, from the lease to the settlement.
+"""Drivers of purges without Airflow: one process per attempt, from the lease to the settlement.
 
 They do what the Dag's tasks do, with the same code, and start in a moment: a server that has
 imported everything forks them.
@@ -20,10 +20,10 @@ from uuid import UUID
 import pytest
 
 from moraine.errors import MoraineError
-from moraine.operations.purge import steps
-from moraine.runtime import submitted_worker
+from moraine.operations.processes import submitted_worker
+from moraine.operations.purge import service as purge_steps
 from moraine.settings import CatalogSettings, Settings
-from moraine.spark import SessionFactory, connect
+from moraine.spark.session import SessionFactory, connect
 from moraine.tasks.store import TaskStore
 from moraine.tasks.worker import Worker
 from support.platform import Platform
@@ -34,13 +34,13 @@ _AT_ONCE = 3
 
 
 class Drivers:
-    """`environment` has the settings that the drivers' processes go by."""
+    """`environment` has the settings of the drivers' processes."""
 
     def __init__(self, environment: Mapping[str, str], spark_url: str, store: TaskStore) -> None:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(_PRELOADED)
         with pytest.MonkeyPatch.context() as patch:
-            # The server does not get this process's path, and says nothing of what it cannot find.
+            # The server does not inherit this process's path, and ignores modules it cannot find.
             patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
             forkserver.ensure_running()
         self._arguments = (dict(environment), spark_url)
@@ -85,7 +85,7 @@ class Drivers:
 
 
 def settings_for(folder: Path, catalogs: dict[str, CatalogSettings]) -> Settings:
-    """Of a purge that is tried again at once."""
+    """The settings of a purge that is retried at once."""
     return Settings.model_validate(
         {
             "workspace": folder.as_uri(),
@@ -105,7 +105,7 @@ def settings_for(folder: Path, catalogs: dict[str, CatalogSettings]) -> Settings
 
 @contextlib.contextmanager
 def without_scheduled_sweeps(platform: Platform) -> Iterator[None]:
-    """Whoever attempts a task here does so by itself."""
+    """Only the test itself starts attempts."""
     pause = partial(platform.airflow.request, "PATCH", "/api/v2/dags/task_sweep")
     pause(json={"is_paused": True})
     try:
@@ -115,13 +115,13 @@ def without_scheduled_sweeps(platform: Platform) -> Iterator[None]:
 
 
 def attempt(worker: Worker, task_id: UUID, spark: SessionFactory) -> None:
-    """What the tasks of the Dag do, one after another. The ledger tells what came of it."""
+    """What the tasks of the Dag do, one after another. The ledger has the outcome."""
     with contextlib.suppress(MoraineError):
-        if steps.acquire(worker, task_id) is None:
+        if purge_steps.acquire(worker, task_id) is None:
             return
-        for step in steps.SPARK_STEPS.values():
+        for step in purge_steps.SPARK_STEPS.values():
             step(worker, task_id, spark)
-    steps.settle(worker, task_id)
+    purge_steps.settle(worker, task_id)
 
 
 def _attempt_alone(

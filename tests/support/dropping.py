@@ -14,7 +14,7 @@ from typing import Any
 
 import requests
 
-from moraine.local.ports import free_ports
+from moraine.local.part import free_ports
 from support.platform import CATALOG, NAMESPACE, Platform, Table
 from support.processes import await_answer, running
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import psycopg
 
-from moraine.ingest.filedrop.running import watch
-from moraine.ingest.ledger import KeeperLedger
+from moraine.ingest.processes import watch_once
+from moraine.ingest.store import HousekeepingStore
+from moraine.ledger.pools import open_pool
 from moraine.settings import Settings
-from moraine.tasks.store import open_pool
 from support.ingest_writer import StandInWriter
 from support.platform import Failpoints
 
@@ -30,12 +30,12 @@ Rows = list[tuple[Any, ...]]
 
 _PROCESS = """
 import asyncio, json, sys
-from moraine.ingest.filedrop.running import watch
+from moraine.ingest.processes import watch_once
 from moraine.settings import Settings
 
 given, storage = map(json.loads, sys.argv[1:])
 settings = Settings(**given)
-print(asyncio.run(watch(settings.ledger.url.get_secret_value(), settings, lambda _: storage)))
+print(asyncio.run(watch_once(settings.ledger.url.get_secret_value(), settings, lambda _: storage)))
 """
 
 
@@ -67,7 +67,7 @@ class Scene:
 
     def watch_alone(self, **filedrop: Any) -> dict[str, int]:
         return asdict(
-            asyncio.run(watch(self.url, self.settings(**filedrop), lambda _: self.storage))
+            asyncio.run(watch_once(self.url, self.settings(**filedrop), lambda _: self.storage))
         )
 
     def settings(self, **filedrop: Any) -> Settings:
@@ -76,7 +76,8 @@ class Scene:
     def _given(self, **filedrop: Any) -> dict[str, Any]:
         prefixes = {"prefixes": {"main": {"location": self.location, **self.prefix}}}
         ingest = {**self.ingest, "filedrop": {**prefixes, **self.filedrop, **filedrop}}
-        return {"workspace": f"file://{self.workspace}", "ingest": ingest}
+        catalogs = {"demo": {"uri": "http://127.0.0.1:1"}}  # the watcher only names it
+        return {"workspace": f"file://{self.workspace}", "ingest": ingest, "catalogs": catalogs}
 
     def killed_at(self, point: str) -> None:
         """A run in a process of its own, which is killed at the point."""
@@ -125,4 +126,4 @@ class Scene:
             self.sql(f"UPDATE {table} SET {earlier}")
         with open_pool(self.url, size=1) as pool:
             hour = timedelta(hours=1)
-            KeeperLedger(pool).remove_expired(24 * hour, hour, 1000)
+            HousekeepingStore(pool).remove_expired(24 * hour, hour, 1000)

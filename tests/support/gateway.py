@@ -12,7 +12,9 @@ ask for.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import itertools
+import json
 import random
 import socket
 import subprocess
@@ -22,15 +24,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import requests
 
 from moraine.settings import Settings
 from support.api_server import running_api
-from support.keyed_catalog import Fault, KeyedCatalog
+from support.keyed_catalog import Fault, KeyedCatalog, as_json
 from support.processes import await_answer, running
-from support.relay import Answer, Forward, Request
+from support.relay import Answer, Forward, Request, Scripted
 
 KEY = "Idempotency-Key"
 REPLAYED = "Idempotency-Replayed"
@@ -133,12 +135,22 @@ class Way(KeyedCatalog):
         return forward(request)
 
 
+class ScriptedCatalog(Scripted):
+    """Says what a test tells it to; where it has what is in it, it says by itself, unseen."""
+
+    def answer(self, request: Request, forward: Forward) -> Answer:
+        if request.path.endswith("/v1/config"):
+            return as_json(200, {})
+        return super().answer(request, forward)
+
+
 @dataclass
 class Caller:
     """Of a catalog, or of the gateway before it."""
 
     url: str
     headers: dict[str, str] = field(default_factory=dict)
+    session: Any = requests
 
     def send(
         self, method: str, path: str, body: Any = None, *, key: str | None = None, **options: Any
@@ -151,7 +163,7 @@ class Caller:
             headers.setdefault("Content-Type", "application/json")
         elif body is not None:
             options["json"] = body
-        return requests.request(
+        return self.session.request(
             method, f"{self.url}/v1/{path}", headers=headers, **{"timeout": 30, **options}
         )
 
@@ -169,6 +181,22 @@ class Caller:
         response = self.send(*ask, **options)
         assert response.status_code in (200, 204), response.text
         return response.json() if response.content else None
+
+
+@contextlib.contextmanager
+def raw_request(
+    url: str, method: str, path: str, headers: Mapping[str, str] | None = None, body: Any = None
+) -> Iterator[http.client.HTTPResponse]:
+    """With a path as it is given: other clients write it in a way of their own."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=30)
+    content = None if body is None else json.dumps(body)
+    kind = {} if body is None else {"Content-Type": "application/json"}
+    try:
+        connection.request(method, parts.path + path, content, {**kind, **(headers or {})})
+        yield connection.getresponse()
+    finally:
+        connection.close()
 
 
 class Ask(NamedTuple):
@@ -225,20 +253,21 @@ class Scene:
     def rename_table(self, source: str, destination: str) -> Ask:
         return Ask("POST", "tables/rename", self._rename(source, destination))
 
-    def create_view(self, name: str) -> Ask:
-        body = {"name": name, "schema": SCHEMA, "view-version": self.version(1), "properties": {}}
-        return Ask("POST", self.path("views"), body)
+    def create_view(self, name: str, **properties: str) -> Ask:
+        version = {"view-version": self.version(1), "properties": properties}
+        return Ask("POST", self.path("views"), {"name": name, "schema": SCHEMA, **version})
 
     def register_view(self, name: str, metadata_location: str) -> Ask:
         body = {"name": name, "metadata-location": metadata_location}
         return Ask("POST", self.path("register-view"), body)
 
-    def replace_view(self, name: str, number: int) -> Ask:
+    def replace_view(self, name: str, number: int, *requirements: Any) -> Ask:
         updates = [
             {"action": "add-view-version", "view-version": self.version(number)},
             {"action": "set-current-view-version", "view-version-id": -1},
         ]
-        return Ask("POST", self.path("views", name), {"requirements": [], "updates": updates})
+        body = {"requirements": list(requirements), "updates": updates}
+        return Ask("POST", self.path("views", name), body)
 
     def drop_view(self, name: str) -> Ask:
         return Ask("DELETE", self.path("views", name))

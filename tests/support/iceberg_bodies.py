@@ -5,12 +5,12 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from moraine.gateway.model import Kind, Target
+from moraine.iceberg.model import Identifier, ObjectKind
 
-TABLE = Target(Kind.TABLE, ("sales",), "orders")
-VIEW = Target(Kind.VIEW, ("sales",), "totals")
-NAMESPACE = Target(Kind.NAMESPACE, ("sales",))
-ROOT = Target(Kind.NAMESPACE, ())
+TABLE = Identifier(ObjectKind.TABLE, ("sales",), "orders")
+VIEW = Identifier(ObjectKind.VIEW, ("sales",), "totals")
+NAMESPACE = Identifier(ObjectKind.NAMESPACE, ("sales",))
+ROOT = Identifier(ObjectKind.NAMESPACE, ())
 
 TABLE_UUID = "0198a5c0-0000-7000-8000-000000000001"
 VIEW_UUID = "0198a5c0-0000-7000-8000-000000000002"

@@ -21,14 +21,14 @@ import pytest
 import requests
 from psycopg.rows import dict_row
 
-from moraine.ingest.app import INGEST_PATH
-from moraine.ingest.batches import BatchWriter
-from moraine.ingest.ledger import WriterLedger
-from moraine.ingest.tables import IngestTables
-from moraine.ingest.writer import Writer
+from moraine.ingest.rest.app import INGEST_PATH
+from moraine.ingest.store import TableStore, WriterStore
+from moraine.ingest.tables.service import IngestTables
+from moraine.ingest.writing.service import BatchWriter
+from moraine.ingest.writing.writer import Writer
+from moraine.ledger.pools import open_pool
 from moraine.local.stack import Stack
 from moraine.settings import Settings
-from moraine.tasks.store import open_pool
 from support.api_server import running_api
 from support.issuer import URL as ISSUER
 from support.issuer import Issuer
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CATALOG, DATABASE = "demo", "lake"
+CALLER = f"{ISSUER} polaris"
+"""The name of the doors' caller in the ledger."""
 _names = itertools.count(1)
 
 Json = dict[str, Any]
@@ -84,7 +86,7 @@ class IngestSite:
     @contextlib.contextmanager
     def api(self, **changes: str) -> Iterator[Door]:
         with running_api(self.settings(**changes)) as origin:
-            yield Door(origin, self.issuer.token())
+            yield Door(origin, self.issuer.token(scope="ingest:write otlp:write"))
 
     @contextlib.contextmanager
     def writer(self, tables: IngestTables | None = None, **changes: str) -> Iterator[Writer]:
@@ -92,8 +94,9 @@ class IngestSite:
         settings = self.settings(**changes)
         with open_pool(self.ledger_url, size=8) as pool:
             ingest = settings.ingest
-            ledger = WriterLedger(pool, "test", lease=ingest.writer.lease, lifetime=ingest.lifetime)
-            batches = BatchWriter(ingest, ledger, tables or self.tables(), lambda: self.spark)
+            ledger = WriterStore(pool, "test", lease=ingest.writer.lease, lifetime=ingest.lifetime)
+            tables = tables or IngestTables(CATALOG, settings.catalog(CATALOG), TableStore(pool))
+            batches = BatchWriter(ingest, ledger, tables, lambda: self.spark)
             writer = Writer(ingest.writer, ledger, batches, self.ledger_url)
             thread = threading.Thread(target=writer.run, args=[3600.0], name="writer")
             thread.start()
@@ -108,11 +111,12 @@ class IngestSite:
     def writer_process(self, **changes: str) -> Iterator[Any]:
         """A writer that can be killed: ended by kill -9, it is started again."""
         script = (
-            "from moraine import log, runtime\n"
-            "from moraine.spark import connect\n"
+            "from moraine import log\n"
+            "from moraine.ingest.processes import write_ingested\n"
+            "from moraine.spark.session import connect\n"
             "from moraine.settings import get_settings\n"
             "log.configure()\n"
-            f"runtime.write_ingested(lambda: connect({self.stack.spark.url!r}), "
+            f"write_ingested(lambda: connect({self.stack.spark.client_url!r}), "
             "get_settings().ledger.url.get_secret_value())\n"
         )
         log = self.folder / f"writer-{next(_names)}.log"
@@ -120,6 +124,10 @@ class IngestSite:
         with running(argv, self.folder, self.environment(**changes), log) as process:
             wait_for(lambda: "LISTEN" in self._writers() or None, f"no writer; see {log}")
             yield process
+
+    def logged(self, event: str) -> int:
+        """How often the processes of writers have said so."""
+        return sum(log.read_text().count(event) for log in self.folder.glob("writer-*.log"))
 
     def _writers(self) -> str:
         query = (
@@ -129,7 +137,15 @@ class IngestSite:
         return " ".join(row["query"] for row in self.rows(query))
 
     def tables(self) -> IngestTables:
+        """Which leave no word in the ledger."""
         return IngestTables(CATALOG, self.settings().catalogs[CATALOG])
+
+    @contextlib.contextmanager
+    def noted_tables(self, **changes: Any) -> Iterator[IngestTables]:
+        """As a writer has them. `changes` are of the catalog's settings."""
+        settings = self.settings().catalog(CATALOG).model_copy(update=changes)
+        with open_pool(self.ledger_url, size=2) as pool:
+            yield IngestTables(CATALOG, settings, TableStore(pool))
 
     def rows(self, query: str, *parameters: Any) -> list[Json]:
         """What the ledger has."""
@@ -200,6 +216,14 @@ class Door:
         body = lines if not isinstance(lines, list) else ndjson(lines)
         return requests.post(f"{self.url}/v1/ingest", data=body, headers=given, timeout=timeout)
 
+    def write(self, table: str, lines: Any, key: str | None = None, **options: Any) -> Json:
+        """Send until it is written, however long Spark takes for it; the answer."""
+        key = key or new_key()
+        while (answer := self.send(table, lines, key, **options)).status_code == 409:
+            assert answer.json()["error"]["code"] == "request_in_progress", answer.text
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
     def call(self, method: str, path: str, **options: Any) -> requests.Response:
         headers = {"Authorization": f"Bearer {self.token}"}
         return requests.request(method, f"{self.url}{path}", headers=headers, timeout=30, **options)
@@ -213,7 +237,9 @@ class ApiProcess:
         self._changes = changes
         self._port = free_port()
         self._log = site.folder / "api.log"
-        self.door = Door(f"http://127.0.0.1:{self._port}", site.issuer.token())
+        self.door = Door(
+            f"http://127.0.0.1:{self._port}", site.issuer.token(scope="ingest:write otlp:write")
+        )
 
     @contextlib.contextmanager
     def running(self) -> Iterator[subprocess.Popen[bytes]]:
@@ -255,7 +281,7 @@ def running_site(folder: Path) -> Iterator[IngestSite]:
     failpoints.clear()
     try:
         stack.up({"postgres", "catalog", "spark"})
-        spark = SparkSession.builder.remote(stack.spark.url).create()
+        spark = SparkSession.builder.remote(stack.spark.client_url).create()
         yield IngestSite(stack, folder, failpoints, Issuer(), spark)
         spark.stop()
     finally:

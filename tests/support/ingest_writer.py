@@ -1,4 +1,4 @@
-"""A writer that keeps what it is given in memory: for doors, which know the ledger alone."""
+"""A writer that keeps rows in memory, to test doors: they only know the ledger."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from moraine.ingest.ledger import BatchLimits, WriterLedger
-from moraine.ingest.model import Applied, Request
-from moraine.tasks.store import open_pool
+from moraine.ingest.model import AppliedRequest, BatchLimits, IngestRequest
+from moraine.ingest.store import WriterStore
+from moraine.ledger.pools import open_pool
 
 _LIMITS = BatchLimits(1000, 1 << 40, 1 << 40)
 
@@ -21,7 +21,7 @@ class StandInWriter:
     """Settles what is staged. A body with the line `BAD` is rejected."""
 
     def __init__(self, pool: Any) -> None:
-        self._ledger = WriterLedger(
+        self._store = WriterStore(
             pool, "stand-in", lease=timedelta(minutes=1), lifetime=timedelta(hours=24)
         )
         self.written: list[tuple[str, bytes]] = []
@@ -30,25 +30,29 @@ class StandInWriter:
     def write(self) -> int:
         """Everything that waits; how many requests that were."""
         count = 0
-        while found := self._ledger.next_table(()):
+        while found := self._store.next_table(()):
             batch = uuid4()
-            requests = self._ledger.claim(batch, *found, _LIMITS)
+            requests = self._store.claim(batch, *found, _LIMITS)
             bodies = {request.id: self._body(request) for request in requests}
             bad = {id for id, body in bodies.items() if b"BAD" in body.splitlines()}
             error = {"code": "invalid_line", "message": "line 2: not JSON", "line": 2}
-            self._ledger.reject(batch, dict.fromkeys(bad, error))
+            self._store.reject(batch, dict.fromkeys(bad, error))
             good = [request for request in requests if request.id not in bad]
-            self._ledger.finalize(batch, [Applied(one.id, 1, 1, 1, 7) for one in good])
-            self.written += [(one.subject, bodies[one.id]) for one in good]
-            self.rejected += [one.subject for one in requests if one.id in bad]
-            self._ledger.close(batch)
+            self._store.finalize(batch, [AppliedRequest(one.id, 1, 1, 1, 7) for one in good])
+            self.written += [
+                (f"{one.database_name}.{one.table_name}", bodies[one.id]) for one in good
+            ]
+            self.rejected += [
+                f"{one.database_name}.{one.table_name}" for one in requests if one.id in bad
+            ]
+            self._store.close(batch)
             count += len(requests)
         return count
 
-    def _body(self, request: Request) -> bytes:
+    def _body(self, request: IngestRequest) -> bytes:
         if request.location:
             return Path(request.location).read_bytes()
-        return self._ledger.bodies([request.id])[request.id]
+        return self._store.bodies([request.id])[request.id]
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -8,21 +8,23 @@ from typing import Any
 
 from moraine.gateway.checks import check
 from moraine.gateway.intents import intent_of
-from moraine.gateway.model import Intent, Operation, Target, Verdict
+from moraine.gateway.model import Intent, Verdict
+from moraine.iceberg.endpoints import Endpoint
+from moraine.iceberg.model import Identifier
 from support.iceberg_bodies import TABLE, loaded
 
 Json = dict[str, Any]
 
 
-def intent(operation: Operation, target: Target, body: Json, **before: Any) -> Intent:
-    made = dataclasses.replace(intent_of(operation, target, body), before=before)
+def intent(endpoint: Endpoint, target: Identifier, body: Json, **before: Any) -> Intent:
+    made = dataclasses.replace(intent_of(endpoint, target, body), before=before)
     return Intent.from_json(json.loads(json.dumps(made.to_json())))
 
 
-def commit_intent(*updates: Json, target: Target = TABLE) -> Intent:
-    operation = Operation.COMMIT_TABLE if target is TABLE else Operation.REPLACE_VIEW
-    return intent(operation, target, {"requirements": [], "updates": list(updates)})
+def commit_intent(*updates: Json, target: Identifier = TABLE) -> Intent:
+    endpoint = Endpoint.COMMIT_TABLE if target is TABLE else Endpoint.REPLACE_VIEW
+    return intent(endpoint, target, {"requirements": [], "updates": list(updates)})
 
 
-def verdict(metadata: Json, *updates: Json, target: Target = TABLE) -> Verdict:
+def verdict(metadata: Json, *updates: Json, target: Identifier = TABLE) -> Verdict:
     return check(commit_intent(*updates, target=target), {target: loaded(metadata)})

@@ -17,8 +17,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from moraine.local.java import find_java
-from moraine.local.part import LOOPBACK
-from moraine.local.ports import free_ports, is_taken
+from moraine.local.part import LOOPBACK, free_ports, is_taken
 from support.certificates import write_certificates
 from support.s3_catalog import fetch_jars
 
@@ -28,7 +27,7 @@ _CLUSTER_ID = "MoraineTestsBrokerAAAA"
 _SECONDS_TO_START = 120
 _SECONDS_TO_STOP = 20
 _SECONDS_TO_ANSWER = 10
-# One of each: there is one broker, and nobody waits for others to join a group.
+# One of each: there is one broker, and no consumer waits for others to join its group.
 _SETTINGS = """\
 process.roles=broker,controller
 node.id=1
@@ -69,7 +68,7 @@ class Broker:
         self._controller_port = ports.spark_ui
         self._secure_port = ports.airflow
         self.authority = folder
-        """Whom to trust about the secure listener: a file, once the broker is formatted."""
+        """The certificate of the secure listener: a file, once the broker is formatted."""
         self._folder = folder
         self._settings = folder / "server.properties"
         self._log = folder / "kafka.log"

@@ -17,21 +17,22 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from moraine.ingest.kafka.broker import Broker as BrokerClient
-from moraine.ingest.kafka.reader import TopicReader
-from moraine.ingest.kafka.service import KafkaReader
-from moraine.ingest.ledger import KeeperLedger, WriterLedger
-from moraine.tasks.store import open_pool
-from support.ingest import DATABASE, IngestSite
+from moraine.ingest.kafka.service import KafkaReader, TopicReader
+from moraine.ingest.store import HousekeepingStore, TableStore, WriterStore
+from moraine.ingest.tables.service import IngestTables
+from moraine.ledger.pools import open_pool
+from support.ingest import CATALOG, DATABASE, IngestSite
 from support.kafka import Broker
 from support.processes import running
 
 _numbers = itertools.count(1)
 _SCRIPT = """\
-from moraine import log, runtime
-from moraine.spark import connect
+from moraine import log
+from moraine.ingest import processes
+from moraine.spark.session import connect
 from moraine.settings import get_settings
 log.configure()
-runtime.read_topics(lambda: connect({spark!r}), get_settings().ledger.url.get_secret_value())
+processes.read_topics(lambda: connect({spark!r}), get_settings().ledger.url.get_secret_value())
 """
 
 
@@ -65,7 +66,7 @@ class Topic:
 
     def consume(self) -> list[str]:
         """What a plain consumer finds in the topic's first partition."""
-        consumer = Consumer({"bootstrap.servers": self.broker.servers, "group.id": "nobody"})
+        consumer = Consumer({"bootstrap.servers": self.broker.servers, "group.id": "test"})
         try:
             first = TopicPartition(self.name, 0)
             _, end = consumer.get_watermark_offsets(first, timeout=10)
@@ -90,18 +91,18 @@ class Topic:
 
     @contextlib.contextmanager
     def reader(self, **changes: str) -> Iterator[TopicReader]:
-        """A reader in this process. Nobody renews its leases: they are long."""
+        """A reader in this process. Its leases are long, because no thread renews them."""
         changes = {"writer__lease": "120s", **changes}
-        ingest = self.site.settings(**self.settings(**changes)).ingest
-        kafka = ingest.kafka
+        settings = self.site.settings(**self.settings(**changes))
+        ingest, kafka = settings.ingest, settings.ingest.kafka
         with open_pool(self.site.ledger_url, size=2) as pool:
             yield TopicReader(
                 self.name,
                 ingest,
-                self.site.tables(),
+                IngestTables(CATALOG, settings.catalog(CATALOG), TableStore(pool)),
                 BrokerClient(kafka.bootstrap_servers, kafka.plain_properties),
-                WriterLedger(pool, "test", lease=ingest.writer.lease, lifetime=ingest.lifetime),
-                KeeperLedger(pool),
+                WriterStore(pool, "test", lease=ingest.writer.lease, lifetime=ingest.lifetime),
+                HousekeepingStore(pool),
                 lambda: self.site.spark,
             )
 
@@ -116,7 +117,7 @@ class Topic:
         with self.reader(writer__lease="3s", **changes) as reader:
             running = KafkaReader(
                 {self.name: reader},
-                reader._ledger,
+                reader.store,
                 poll_interval=timedelta(seconds=0.2),
                 lease=timedelta(seconds=3),
             )
@@ -130,8 +131,8 @@ class Topic:
 
     @contextlib.contextmanager
     def reader_process(self, **changes: str) -> Iterator[Popen[bytes]]:
-        """A reader that can be killed. When it is, somebody has to start another."""
-        script = _SCRIPT.format(spark=self.site.stack.spark.url)
+        """A reader that can be killed. It is not restarted then."""
+        script = _SCRIPT.format(spark=self.site.stack.spark.client_url)
         log = self.site.folder / f"reader-{os.getpid()}-{next(_numbers)}.log"
         environment = self.site.environment(**self.settings(**changes))
         argv = [sys.executable, "-c", script]
@@ -161,7 +162,7 @@ class Topic:
         )
         return {row["partition"]: row["lag"] for row in rows}
 
-    def left_over(self) -> set[Any]:
+    def lost_files(self) -> set[Any]:
         """Data files that their table does not have."""
         left: set[Any] = set()
         for table in (self.table, self.letters_table):

@@ -168,5 +168,5 @@ class Held:
         return execute()
 
 
-def in_progress(retry_after: str = "") -> Fault:
-    return answers(error(409, "request_in_progress", retry_after=retry_after))
+def in_progress(retry_after: str = "", status: int = 409) -> Fault:
+    return answers(error(status, "request_in_progress", retry_after=retry_after))

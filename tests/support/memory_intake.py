@@ -1,4 +1,4 @@
-"""An intake that keeps what it takes in memory, once per key, and fails when it is told to."""
+"""An ingest service that keeps bodies in memory, once per key, and fails on demand."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from moraine.local.java import Java, _candidates, version_of
-from moraine.local.ports import free_ports
+from moraine.local.part import free_ports
 from support.processes import await_answer, running
 from support.s3_catalog import fetch_jars
 

@@ -1,4 +1,4 @@
-"""The OTLP door on real ports, with the intake in memory behind it.
+"""The OTLP door on real ports, with a service in memory behind it.
 
 with running_otlp_server() as server:
     OTLPLogExporter(endpoint=server.grpc_endpoint, insecure=True, headers=server.headers)
@@ -12,25 +12,29 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
+from moraine.access.model import Caller, Principal
 from moraine.errors import Forbidden, Unauthorized
-from moraine.ingest.otlp.door import OtlpDoor
-from moraine.ingest.otlp.grpc_service import serving
-from moraine.ingest.otlp.http_routes import OtlpHttp, router
+from moraine.ingest.otlp.grpc_server import GrpcLimits, serving
+from moraine.ingest.otlp.routes import OtlpHttp, router
+from moraine.ingest.otlp.service import OtlpDoor
+from moraine.settings import ListenerTlsSettings
 from support.memory_intake import MemoryIntake
 
 TOKEN = "a-good-token"
 READER_TOKEN = "a-reader"
 
 
-async def authorize(token: str | None) -> None:
-    if token == READER_TOKEN:
+async def authorize(caller: Caller) -> Principal:
+    if caller.authorization == f"Bearer {READER_TOKEN}":
         raise Forbidden()
-    if token != TOKEN:
+    if caller.authorization != f"Bearer {TOKEN}":
         raise Unauthorized()
+    return Principal("demo", "test", "exporter")
 
 
 def http_app(intake: MemoryIntake, max_body_bytes: int = 2**20) -> FastAPI:
@@ -61,8 +65,11 @@ class OtlpServer:
 
 
 @contextlib.contextmanager
-def running_otlp_server(max_bytes: int = 2**20) -> Iterator[OtlpServer]:
-    """Both protocols on one event loop, as in the API's process."""
+def running_otlp_server(
+    max_bytes: int = 2**20, tls: ListenerTlsSettings | None = None, **more: Any
+) -> Iterator[OtlpServer]:
+    """Both protocols on one event loop, as in the API's process. `more` are limits of gRPC."""
+    limits = GrpcLimits(max_bytes, **more)
     server, ready = OtlpServer(), threading.Event()
     app = http_app(server.intake, max_bytes)
     config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="off")
@@ -71,7 +78,7 @@ def running_otlp_server(max_bytes: int = 2**20) -> Iterator[OtlpServer]:
 
     async def serve() -> None:
         door = OtlpDoor(server.intake, "telemetry")
-        async with serving(door, authorize, port=0, max_message_bytes=max_bytes) as port:
+        async with serving(door, authorize, port=0, limits=limits, tls=tls) as port:
             server.grpc_port = port
             running = asyncio.create_task(http.serve())
             while not http.started and not running.done():

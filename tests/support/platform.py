@@ -14,24 +14,27 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 from uuid import UUID
 
 import psutil
 import pyarrow.parquet
 import pytest
 
-from moraine.api.client import ApiError, DelegationClient
 from moraine.catalog.client import LoadedTable, RestCatalog
-from moraine.dag_runs import AirflowSession
+from moraine.client.delegation import ApiError, DelegationClient
 from moraine.errors import MoraineError
+from moraine.failpoints import known
 from moraine.local.processes import MARK, inherited_environment
 from moraine.local.stack import Stack
-from moraine.runtime import open_service
+from moraine.operations.processes import open_service
+from moraine.orchestration.dag_runs import AirflowSession
 from moraine.settings import Settings
-from moraine.storage.files import local_path, task_folder
-from moraine.tasks.model import Status, Task, TaskVersion
+from moraine.storage.files import local_path
+from moraine.tasks.model import Status, Task, TaskVersion, task_folder
 from moraine.tasks.service import TaskService
 from support.waiting import PATIENCE, wait_for
 
@@ -50,10 +53,9 @@ _SHORT_SETTINGS = {
     "MORAINE_DELEGATION__RETRY__TABLE_PURGE__BACKOFF_MULTIPLIER": "1",
     "MORAINE_DELEGATION__TASK__LEASE__LOST_TIMEOUT_DURATION": f"{LEASE}s",
     "MORAINE_DELEGATION__TASK__LEASE__HEARTBEAT_INTERVAL": f"{HEARTBEAT}s",
-    # The tests purge many tables of one namespace, and drop none of them.
-    "MORAINE_PURGE__SIBLING_LIMIT": "5",
-    # And they are small; what works on large ones is to be tested.
-    "MORAINE_PURGE__SMALL_TABLE_FILES": "0",
+    # Tables are small here: their content is deleted as that of a large one, by executors, and the
+    # few files of later phases by the step itself.
+    "MORAINE_PURGE__SMALL_TABLE_FILES": "2",
     "MORAINE_DELEGATION__SYNCHRONOUS__WAIT_LIMIT": f"{PATIENCE}s",
     # One of these holds a purge at each of its points.
     "AIRFLOW__CORE__PARALLELISM": "32",
@@ -77,7 +79,7 @@ class Table:
 
 
 class Failpoints:
-    """Arms the platform's failpoints; see moraine.failpoints."""
+    """Arms the platform's failpoints; see moraine.failpoints. An unknown name is an error."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -88,23 +90,30 @@ class Failpoints:
     def hold_at(self, name: str) -> None:
         self._arm(name, "hold")
 
+    def armed(self, name: str) -> bool:
+        """Whether no process has reached the point since it was last armed."""
+        return (self.folder / known(name)).exists()
+
     def hit(self, name: str) -> bool:
-        return (self.folder / f"{name}.held").exists()
+        return self._held(name).exists()
 
     def wait_until_hit(self, name: str) -> None:
-        wait_for(lambda: self.hit(name), f"nobody came to the failpoint {name}")
+        wait_for(lambda: self.hit(name), f"no process reached the failpoint {name}")
 
     def release(self, name: str) -> None:
-        (self.folder / f"{name}.held").unlink()
+        self._held(name).unlink()
 
     def clear(self) -> None:
-        """Let everything go, and arm nothing."""
+        """Release and disarm all points."""
         for file in self.folder.iterdir():
             file.unlink(missing_ok=True)
 
+    def _held(self, name: str) -> Path:
+        return self.folder / f"{known(name)}.held"
+
     def _arm(self, name: str, what: str) -> None:
-        # Whole or not at all: a process may look at this very moment.
-        draft = self.folder / f".{name}"
+        # Written under another name first: a process may look at this very moment.
+        draft = self.folder / f".{known(name)}"
         draft.write_text(what)
         draft.rename(self.folder / name)
 
@@ -123,6 +132,12 @@ class Platform:
         self._names = iter(range(1, 1_000_000))
         self._spark: SparkSession | None = None
 
+    def restart(self) -> None:
+        """Take the whole stack down and up again."""
+        self.close_spark()
+        self.stack.down()
+        self.stack.up(extra_env=_variables(self.failpoints))
+
     # --- Tables -----------------------------------------------------------------------------
 
     @property
@@ -131,7 +146,7 @@ class Platform:
         if self._spark is None:
             from pyspark.sql import SparkSession
 
-            self._spark = SparkSession.builder.remote(self.stack.spark.url).create()
+            self._spark = SparkSession.builder.remote(self.stack.spark.client_url).create()
         return self._spark
 
     def close_spark(self) -> None:
@@ -156,7 +171,7 @@ class Platform:
         self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.{NAMESPACE}")
         self.spark.sql(
             f"CREATE TABLE {table.subject} USING iceberg TBLPROPERTIES ({options}) "
-            "AS SELECT id, id * 2 AS double FROM range(0, 100, 1, 1)"
+            "AS SELECT id, id * 2 AS double FROM range(0, 100, 1, 2)"
         )
         self.spark.sql(f"DELETE FROM {table.subject} WHERE id = 7")
         return table
@@ -290,6 +305,11 @@ class Platform:
 
         return wait_for(look, f"the run {run_id} has no end")
 
+    def runs_since(self, moment: datetime, dag_id: str, **filters: str) -> list[dict[str, Any]]:
+        """The Dag runs that were started since then, newest first."""
+        wanted = {"start_date_gte": moment.isoformat(), "order_by": "-start_date", **filters}
+        return list(self.get(f"dags/{dag_id}/dagRuns?{urlencode(wanted)}")["dag_runs"])
+
     def runs_of(self, task_id: UUID | str) -> list[dict[str, Any]]:
         """The Dag runs that were started for a task, oldest first."""
         answer = self.get(f"dags/table_purge/dagRuns?run_id_pattern={task_id}&limit=100")
@@ -344,7 +364,7 @@ def running_platform(new_home: Callable[[], Path]) -> Iterator[Platform]:
     failpoints.folder.mkdir(parents=True, exist_ok=True)
     failpoints.clear()
     try:
-        stack.up(extra_env={**_SHORT_SETTINGS, "MORAINE_FAILPOINTS": str(failpoints.folder)})
+        stack.up(extra_env=_variables(failpoints))
         with open_service(_settings_of(stack)) as service:
             platform = Platform(stack, service, failpoints)
             try:
@@ -356,6 +376,10 @@ def running_platform(new_home: Callable[[], Path]) -> Iterator[Platform]:
         if not kept:
             stack.down()
     assert kept or stack._processes() == []
+
+
+def _variables(failpoints: Failpoints) -> dict[str, str]:
+    return {**_SHORT_SETTINGS, "MORAINE_FAILPOINTS": str(failpoints.folder)}
 
 
 def _settings_of(stack: Stack) -> Settings:

@@ -23,7 +23,7 @@ class Purge:
         return self.platform.submit(self.table)
 
     def hold(self, failpoint: str) -> UUID:
-        """Submit, and wait until the work stands still at a failpoint."""
+        """Submit, and wait until the work is held at a failpoint."""
         self.platform.failpoints.hold_at(failpoint)
         task_id = self.submit()
         self.platform.failpoints.wait_until_hit(failpoint)
@@ -31,7 +31,7 @@ class Purge:
 
     def check_done_once(self, task_id: UUID, codes: list[str]) -> Task:
         """The task succeeded, nothing is left, nothing else was touched, nothing was counted
-        twice, and the history tells of `codes`: why each lost or failed attempt ended."""
+        twice, and the history has `codes`: why each lost or failed attempt ended."""
         task = self.platform.finish(task_id)
         assert task.status is Status.SUCCESS, (task, self.platform.history(task_id))
         assert self.table.files() == {}

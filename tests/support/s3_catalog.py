@@ -1,6 +1,6 @@
 """Iceberg's REST catalog fixture with its tables on S3, and Spark as a writer of such tables.
 
-with running_s3_catalog(tmp_path / "catalog", store, "s3://lake/warehouse") as url:
+with running_s3_catalog(tmp_path / "catalog", store.properties(), "s3://lake/warehouse") as url:
     add_catalog(spark, "lake", url, store.properties())
     write_table(spark, "lake.shop.orders", snapshots=3)
 """
@@ -13,18 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moraine.local.catalog import fixture_command
-from moraine.local.classes import Classes
-from moraine.local.jars import Jars
+from moraine.local.jars import Classes, Jars
 from moraine.local.java import find_java
-from moraine.local.part import silent
-from moraine.local.ports import free_ports
+from moraine.local.part import free_ports, silent
 from moraine.settings import get_settings
 from support.processes import await_answer, running
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from support.seaweedfs import SeaweedFS
 
 S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
 
@@ -38,8 +35,11 @@ def fetch_jars(*configurations: str) -> Jars:
 
 
 @contextlib.contextmanager
-def running_s3_catalog(folder: Path, store: SeaweedFS, warehouse: str) -> Iterator[str]:
-    """Its URL. It has no authentication and vends nothing: see `vending` for that."""
+def running_s3_catalog(
+    folder: Path, store: Mapping[str, str], warehouse: str, *, heap: str = "192m"
+) -> Iterator[str]:
+    """Its URL. `store` are the properties of an S3 store, as Iceberg names them. The catalog has no
+    authentication and vends nothing: see `vending` for that."""
     jars = fetch_jars("catalog", "s3")
     scratch = folder / "scratch"
     scratch.mkdir(parents=True)
@@ -51,8 +51,8 @@ def running_s3_catalog(folder: Path, store: SeaweedFS, warehouse: str) -> Iterat
         folder,
         scratch,
         port,
-        "192m",
-        {"warehouse": warehouse, "io-impl": S3_FILE_IO, **store.properties()},
+        heap,
+        {"warehouse": warehouse, "io-impl": S3_FILE_IO, **store},
     )
     url, log = f"http://127.0.0.1:{port}", folder / "catalog.log"
     with running(command.argv, folder, command.env, log) as process:

@@ -20,7 +20,7 @@ import jwt
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from moraine.local.ports import find_free
+from moraine.local.part import find_free
 
 LOOPBACK = "127.0.0.1"
 REGION = "us-east-1"

@@ -34,7 +34,7 @@ class DiskPlace:
 
     def __init__(self, folder: Path) -> None:
         self.base = f"file:{folder}"
-        self.storage = Storage(Credentials.none())
+        self.storage = Storage(Credentials())
         self._folder = folder
 
     def put(self, *names: str, content: bytes = b"x") -> list[str]:

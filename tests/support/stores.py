@@ -59,7 +59,7 @@ def fault_proxy(running_fault_proxy: FaultProxy) -> Iterator[FaultProxy]:
 def s3_catalog(tmp_path_factory: pytest.TempPathFactory, seaweedfs: SeaweedFS) -> Iterator[str]:
     """The URL of a REST catalog on the store that knows no authentication and vends nothing."""
     folder = tmp_path_factory.mktemp("s3_catalog")
-    with running_s3_catalog(folder, seaweedfs, f"s3://{BUCKET}/warehouse") as url:
+    with running_s3_catalog(folder, seaweedfs.properties(), f"s3://{BUCKET}/warehouse") as url:
         yield url
 
 
@@ -103,7 +103,7 @@ def spark_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 def spark(spark_stack: Stack) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession  # late: it takes seconds
 
-    session = SparkSession.builder.remote(spark_stack.spark.url).create()
+    session = SparkSession.builder.remote(spark_stack.spark.client_url).create()
     yield session
     session.stop()
 

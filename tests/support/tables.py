@@ -27,9 +27,10 @@ import requests
 
 from moraine.catalog.client import LoadedTable
 from moraine.errors import MoraineError
-from moraine.operations.purge import OPERATION, steps
-from moraine.operations.purge.payload import PurgeParameters
-from moraine.spark import SessionFactory
+from moraine.operations.purge import OPERATION
+from moraine.operations.purge import service as purge_steps
+from moraine.operations.purge.model import PurgeParameters
+from moraine.spark.session import SessionFactory
 from moraine.tasks.model import Task
 from moraine.tasks.service import Submission
 from moraine.tasks.worker import Worker
@@ -105,14 +106,14 @@ class PurgeAttempt:
         return self.worker.store.get(self.task_id)
 
     def take(self, step: str) -> bool:
-        """Whether the step was done; if not, the task tells why."""
+        """Whether the step was done; if not, the task has the reason."""
         try:
             if step == "acquire":
-                assert steps.acquire(self.worker, self.task_id) is not None
+                assert purge_steps.acquire(self.worker, self.task_id) is not None
             elif step == "settle":
-                steps.settle(self.worker, self.task_id)
+                purge_steps.settle(self.worker, self.task_id)
             else:
-                steps.SPARK_STEPS[step](self.worker, self.task_id, self.spark)
+                purge_steps.SPARK_STEPS[step](self.worker, self.task_id, self.spark)
         except MoraineError:
             return False
         return True
@@ -152,7 +153,7 @@ class Workshop:
         return made
 
     def bare_table(self, name: str, location: str = "", **properties: str) -> Crafted:
-        """A new, empty table without the help of Spark: only the catalog hears of it."""
+        """A new, empty table, made by the catalog alone, without Spark."""
         schema = {
             "type": "struct",
             "fields": [{"id": 1, "name": "id", "type": "long", "required": False}],
@@ -315,13 +316,13 @@ class Workshop:
     def attempt(
         self, table: Crafted, settings: Mapping[str, Any] | None = None, **parameters: Any
     ) -> PurgeAttempt:
-        """The same, to take the steps oneself."""
+        """The same, for a test that runs the steps itself."""
         service = self.platform.service
         changed = service.settings.purge.model_copy(update=dict(settings or {}))
         asked = PurgeParameters.model_validate(
             self.payload(table, **parameters)["operation_parameters"]
         )
-        admitted = service.admit(Submission(OPERATION, asked, service.settings.realm))
+        admitted = service.admit(Submission(OPERATION, asked, service.settings.realm, "test"))
         worker = Worker(
             service.store,
             service.settings.model_copy(update={"purge": changed}),

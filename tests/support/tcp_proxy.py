@@ -17,6 +17,8 @@ class TcpProxy:
         self._passes.set()
         self._listener: socket.socket | None = None
         self._port = 0
+        self.passed_on = 0
+        """Bytes, in both directions."""
         self.restore()
 
     @property
@@ -67,6 +69,7 @@ class TcpProxy:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 self._passes.wait()
+                self.passed_on += len(data)
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
 

@@ -24,6 +24,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote
 
+import jwt
+
 from support.fault_proxy import FaultProxy
 from support.relay import Answer, Forward, Relay, Request, Reset
 from support.seaweedfs import SeaweedFS, SessionKeys
@@ -100,10 +102,14 @@ class VendingCatalog(Relay):
         self._disguises: dict[str, _Disguise] = {}
         self._released = threading.Event()
         self.client_secret = secrets.token_urlsafe(16)
+        self.client_key: Any = None
+        """The client's public key. With one, its secret is refused: see `private_key_jwt`."""
         self.token_seconds = 3600.0
         self.credential_seconds = 3600.0
         self.vends_in: set[Literal["storage-credentials", "config"]] = {"storage-credentials"}
         """Where the keys are. In `config` they are for all prefixes of the table at once."""
+        self.refuses_to_vend = False
+        """As Polaris without an STS: whoever asks for keys gets 400 and no table."""
         self.loads: Counter[str] = Counter()
         """By namespace.table, whether they were answered well or not."""
         self.vends: list[Vend] = []
@@ -161,8 +167,10 @@ class VendingCatalog(Relay):
             self.loads.clear()
             self.vends.clear()
             self.tokens_issued = 0
+            self.client_key = None
             self.token_seconds = self.credential_seconds = 3600.0
             self.vends_in = {"storage-credentials"}
+            self.refuses_to_vend = False
             self._released.set()
             self._released = threading.Event()
 
@@ -188,6 +196,9 @@ class VendingCatalog(Relay):
             return self._issue_token(request)
         if not self._tokens.accept(request.header("Authorization")):
             return _error(401, "The token is missing, unknown or expired.")
+        wants_keys = "vended-credentials" in request.header("X-Iceberg-Access-Delegation")
+        if self.refuses_to_vend and wants_keys and asked.what != "other":
+            return _error(400, "Credential vending was requested, but no credentials are available")
         if asked.what == "other" and request.path != "/v1/config":
             return forward(request)
         # The catalog behind may not see the token, and its answer has to be readable here.
@@ -229,7 +240,10 @@ class VendingCatalog(Relay):
             given = (name, secret)
         if form.get("grant_type") != "client_credentials":
             return _oauth_error(400, "unsupported_grant_type")
-        if given != (self.client_id, self.client_secret):
+        is_the_client = given == (self.client_id, self.client_secret)
+        if self.client_key:
+            is_the_client = self._signed_by_the_client(form.get("client_assertion", ""))
+        if not is_the_client:
             return _oauth_error(401, "invalid_client")
         if form.get("scope") != self.scope:
             return _oauth_error(400, "invalid_scope")
@@ -246,6 +260,14 @@ class VendingCatalog(Relay):
                 "scope": self.scope,
             },
         )
+
+    def _signed_by_the_client(self, assertion: str) -> bool:
+        endpoint = f"{self.url}{_TOKENS}"
+        try:
+            claims = jwt.decode(assertion, self.client_key, ["ES256"], audience=endpoint)
+        except jwt.PyJWTError:
+            return False
+        return bool(claims["sub"] == self.client_id)
 
     def _dress(self, content: dict[str, Any], asked: _Asked, request: Request) -> dict[str, Any]:
         metadata = content["metadata"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,32 +13,13 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from moraine.errors import CatalogNotConfigured
-from moraine.settings import Settings, get_settings
+from moraine.settings import IdempotencySettings, Settings, get_settings
 from moraine.settings.values import Duration
 from moraine.tasks.retry import RetryPolicy, policy_for
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
 
 Given = Callable[..., Settings]
-
-
-@pytest.fixture
-def given_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Given]:
-    """The settings that a file and an environment make."""
-    for name in [name for name in os.environ if name.startswith("MORAINE_")]:
-        monkeypatch.delenv(name)
-
-    def read(toml: str = "", **environment: str) -> Settings:
-        file = tmp_path / "moraine.toml"
-        file.write_text(toml)
-        monkeypatch.setenv("MORAINE_CONFIG", str(file))
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        get_settings.cache_clear()
-        return get_settings()
-
-    yield read
-    get_settings.cache_clear()
 
 
 def policy(settings: Settings, task_type: str) -> RetryPolicy:
@@ -163,7 +143,7 @@ def test_a_name_that_does_not_exist_in_the_environment_is_an_error(
         "delegation.task.sweep-batch = 0",
     ],
 )
-def test_a_value_that_makes_no_sense_is_an_error(given_settings: Given, toml: str) -> None:
+def test_an_invalid_value_is_an_error(given_settings: Given, toml: str) -> None:
     with pytest.raises(ValidationError):
         given_settings(toml)
 
@@ -212,8 +192,8 @@ def test_durations_in_both_notations(text: str, expected: timedelta) -> None:
     assert durations.validate_python(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "1x", "s", "h1", "1h 30m later"])
-def test_what_is_no_duration(text: str) -> None:
+@pytest.mark.parametrize("text", ["", " ", "1x", "s", "h1", "5", "soon", "-PT5S", "1h 30m later"])
+def test_values_that_are_not_durations_are_refused(text: str) -> None:
     with pytest.raises(ValidationError):
         durations.validate_python(text)
 
@@ -237,12 +217,6 @@ def test_the_environment_changes_one_property_of_a_policy_and_leaves_the_others(
         MORAINE_DELEGATION__RETRY__TABLE_PURGE__MAX_ATTEMPTS="4",
     )
     assert policy(settings, "TABLE_PURGE") == RetryPolicy(4, 5 * SECOND, 2.0, HOUR, 0.1)
-
-
-@pytest.mark.parametrize("value", [" ", "-PT5S", "5", "soon"])
-def test_a_duration_that_is_none_is_refused(value: str) -> None:
-    with pytest.raises(ValidationError):
-        TypeAdapter(Duration).validate_python(value)
 
 
 @pytest.mark.parametrize(
@@ -270,3 +244,19 @@ def test_ingest_is_on_where_it_has_a_catalog(chosen: dict[str, Any], name: str |
             _ = settings.ingest_catalog
     else:
         assert settings.ingest_catalog == name
+
+
+def test_by_default_a_duplicate_outwaits_an_owner_that_died() -> None:
+    keys = IdempotencySettings()
+    assert keys.wait > keys.lease + keys.heartbeat
+
+
+@pytest.mark.parametrize("chosen", [{"wait": "40s"}, {"wait": "0s"}, {"lease": "34s"}])
+def test_a_wait_shorter_than_a_lost_lease_is_refused(chosen: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="wait must be longer than lease and a heartbeat"):
+        IdempotencySettings.model_validate(chosen)
+
+
+def test_a_short_lease_allows_a_short_wait() -> None:
+    keys = IdempotencySettings.model_validate({"lease": "3s", "wait": "4.1s"})
+    assert keys.heartbeat == timedelta(seconds=1)

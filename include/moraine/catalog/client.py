@@ -1,4 +1,4 @@
-"""A client for Iceberg REST catalogs, as far as Moraine needs one."""
+"""A client for Iceberg REST catalogs, limited to what Moraine needs."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from requests.auth import AuthBase
 
 from moraine.catalog.answers import AnswerTooLarge, read_error, read_json, words_of
 from moraine.catalog.auth import auth_for
-from moraine.catalog.config import ServerConfig
-from moraine.catalog.endpoints import Endpoint
-from moraine.catalog.properties import as_texts
 from moraine.errors import CatalogRefused, CatalogUnavailable, MoraineError, TableNotFound
+from moraine.iceberg.config import ServerConfig
+from moraine.iceberg.endpoints import Endpoint
+from moraine.iceberg.paths import DEFAULT_SEPARATOR
 from moraine.settings import CatalogSettings
+from moraine.settings.properties import texts_of
 from moraine.storage.credentials import Credentials
+from moraine.tls.contexts import secured
 
 _TIMEOUT = (5, 60)
-_DEFAULT_SEPARATOR = "%1F"
 _PAGE_SIZE = 1000
 # A table's metadata grows with its snapshots: half a megabyte at 500 of them.
-_MOST_BYTES = 256 << 20
+_MAX_BYTES = 256 << 20
 DELEGATION = {"X-Iceberg-Access-Delegation": "vended-credentials"}
-_LOCATIONS = (
-    "write.data.path",
-    "write.metadata.path",
-    "write.object-storage.path",
-    "write.folder-storage.path",
-)
-
 Snapshots = Literal["all", "refs"]
 T = TypeVar("T")
 
 
 class CatalogFailed(CatalogUnavailable):
-    """The catalog answered that it failed itself."""
+    """The catalog answered with an internal error."""
+
+
+class RequestRefused(CatalogRefused):
+    """The catalog rejects this request, whichever principal sends it."""
 
 
 class MetadataMissing(TableNotFound):
-    """The catalog has the table, but not what the table consists of."""
+    """The catalog has the table, but the table's metadata file is gone."""
+
+    code = "TABLE_METADATA_MISSING"
 
 
 class NoSuchPage(TableNotFound):
-    """There is no such page; whether there is such a table, nobody has said."""
+    """There is no such page. Whether the table exists is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedTable:
-    """A table as the catalog has it. What it vends with the table is in no repr."""
+    """A table as the catalog returns it. Vended credentials are in no repr."""
 
     metadata_location: str
     metadata: Mapping[str, Any] = field(repr=False)
@@ -61,7 +61,7 @@ class LoadedTable:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> LoadedTable:
-        """As in the answer to a load, a create or a commit. Only a staged table has no file yet."""
+        """From the answer to a load, a create or a commit. Only a staged table has no file yet."""
         metadata, config, vended = (
             body.get(name) for name in ("metadata", "config", "storage-credentials")
         )
@@ -70,13 +70,13 @@ class LoadedTable:
         return cls(
             str(body.get("metadata-location") or ""),
             metadata,
-            as_texts(config) if isinstance(config, dict) else {},
+            texts_of(config),
             [one for one in vended if isinstance(one, dict)] if isinstance(vended, list) else (),
         )
 
     @property
     def uuid(self) -> str:
-        """Empty for a table of format version 1 that never got one."""
+        """Empty for a table of format version 1 that has none."""
         return str(self.metadata.get("table-uuid") or "")
 
     @property
@@ -89,22 +89,16 @@ class LoadedTable:
 
     @property
     def credentials(self) -> Credentials:
-        """What came with the table, and nothing else; see `access.credentials_of`."""
+        """Only what the catalog sent with the table; see `access.credentials_of`."""
         return Credentials.from_load_table(
             {"config": self.config, "storage-credentials": self.storage_credentials}
         )
 
 
-def table_locations(table: LoadedTable) -> list[str]:
-    """Every folder that the table says its files are written to."""
-    given = (table.properties.get(name) for name in _LOCATIONS)
-    return [table.location, *(str(path) for path in given if path)]
-
-
 class HttpCatalog(ABC):
-    """What every client of a catalog does alike: paths, pages, and answers read with care.
+    """What all clients of a catalog have in common: paths, pages and bounded answers.
 
-    A subclass says which configuration holds, and which errors tell of what goes wrong.
+    A subclass provides the configuration and translates errors.
     """
 
     def __init__(
@@ -124,17 +118,17 @@ class HttpCatalog(ABC):
     @property
     @abstractmethod
     def _properties(self) -> Mapping[str, str]:
-        """The server's configuration, and the client's own."""
+        """The server's configuration, merged with the client's own."""
 
     @abstractmethod
     def _refusal(self, endpoint: Endpoint, response: requests.Response) -> MoraineError:
-        """The error for an answer other than success."""
+        """The error for an unsuccessful answer."""
 
     @abstractmethod
     def _unusable(
         self, endpoint: Endpoint, why: str, error: Exception | None = None
     ) -> MoraineError:
-        """The error for no answer, or one that cannot be used."""
+        """The error for a missing or unusable answer."""
 
     def _fetch_config(self) -> ServerConfig:
         parameters = {"warehouse": self._warehouse} if self._warehouse else {}
@@ -150,15 +144,14 @@ class HttpCatalog(ABC):
         name: str = "",
         **options: Any,
     ) -> dict[str, Any]:
-        """`name` is that of a table or view."""
-        properties = self._properties
+        """Send a request; `name` is the name of a table or view."""
         quoted = quote(name, safe="")
         names = {
             "namespace": quote(self._separator.join(namespace), safe=""),
             "table": quoted,
             "view": quoted,
         }
-        return self._send(endpoint, endpoint.path(properties.get("prefix") or "", names), **options)
+        return self._send(endpoint, endpoint.path(self.prefix, names), **options)
 
     def _pages(
         self,
@@ -168,7 +161,7 @@ class HttpCatalog(ABC):
         parameters: Mapping[str, str] | None = None,
         **names: Any,
     ) -> Iterator[T]:
-        """What is listed under `key`, page by page; from one page if the server has only one."""
+        """The items under `key` of all pages. A server without pages answers with one."""
         token: str | None = ""
         seen: set[str] = set()
         while token is not None and token not in seen:
@@ -183,7 +176,7 @@ class HttpCatalog(ABC):
 
     def _namespaces_in(self, parent: Sequence[str]) -> Iterator[tuple[str, ...]]:
         above = tuple(parent)
-        # A server without nested namespaces may list the same ones again, whatever the parent.
+        # A server without nested namespaces may list the same ones for every parent.
         parameters = {"parent": self._separator.join(above)} if above else {}
         listed = self._pages(Endpoint.LIST_NAMESPACES, "namespaces", list, parameters)
         for levels in dict.fromkeys(tuple(map(str, levels)) for levels in listed):
@@ -195,9 +188,14 @@ class HttpCatalog(ABC):
         return (str(identifier.get("name")) for identifier in pages)
 
     @property
+    def prefix(self) -> str:
+        """The prefix of every path, percent-encoded."""
+        return self._properties.get("prefix") or ""
+
+    @property
     def separator(self) -> str:
-        """What joins a namespace's levels, percent-encoded, as it goes into a path."""
-        return self._properties.get("namespace-separator", _DEFAULT_SEPARATOR)
+        """The separator between a namespace's levels in a path, percent-encoded."""
+        return self._properties.get("namespace-separator", DEFAULT_SEPARATOR)
 
     @property
     def _separator(self) -> str:
@@ -216,11 +214,11 @@ class HttpCatalog(ABC):
             )
             if response.status_code >= 300:
                 raise self._refusal(endpoint, response)
-            body = read_json(response, _MOST_BYTES)
+            body = read_json(response, _MAX_BYTES)
         except MoraineError:
-            raise  # it says what happened, though it may be an error of requests as well
+            raise  # already translated, though it may be an error of requests as well
         except AnswerTooLarge as error:
-            why = f"more than {_MOST_BYTES >> 20} MiB in answer to {path}"
+            why = f"more than {_MAX_BYTES >> 20} MiB in answer to {path}"
             raise self._unusable(endpoint, why, error) from error
         except (requests.RequestException, ValueError) as error:
             raise self._unusable(endpoint, type(error).__name__, error) from error
@@ -230,9 +228,10 @@ class HttpCatalog(ABC):
 
 
 class RestCatalog(HttpCatalog):
-    """One catalog, spoken to as Moraine's own principal. Threads may share it."""
+    """A catalog, accessed as Moraine's own principal. Threads may share it."""
 
     def __init__(self, settings: CatalogSettings, session: requests.Session | None = None) -> None:
+        session = session or secured(requests.Session(), settings.tls)
         super().__init__(settings.uri, settings.warehouse, auth_for(settings), session)
 
     def load_table(
@@ -243,21 +242,27 @@ class RestCatalog(HttpCatalog):
         vend: bool = True,
         snapshots: Snapshots = "all",
     ) -> LoadedTable:
-        """The table, with credentials for its files if `vend` and the catalog gives any.
+        """The table, with credentials for its files if `vend` is set and the catalog vends any.
 
-        `refs` leaves out snapshots that no branch or tag names, where the catalog can do that.
+        `refs` omits snapshots that no branch or tag references, if the catalog supports that.
         """
-        body = self._ask(
-            Endpoint.LOAD_TABLE,
-            namespace=namespace,
-            name=table,
-            params={"snapshots": snapshots},
-            headers=DELEGATION if vend else {},
-        )
-        return _loaded(body)
+        try:
+            return self._load(namespace, table, snapshots, DELEGATION if vend else {})
+        except RequestRefused:
+            if not vend:
+                raise
+        # A Polaris without STS refuses requests for credentials.
+        return self._load(namespace, table, snapshots, {})
+
+    def _load(
+        self, namespace: Sequence[str], table: str, snapshots: Snapshots, headers: Mapping[str, str]
+    ) -> LoadedTable:
+        parameters = {"snapshots": snapshots}
+        names: dict[str, Any] = {"namespace": namespace, "name": table}
+        return _loaded(self._ask(Endpoint.LOAD_TABLE, **names, params=parameters, headers=headers))
 
     def read(self, endpoint: Endpoint, path: str, query: str) -> dict[str, Any] | None:
-        """What the catalog says of what is at a path; None if there is no such thing."""
+        """The catalog's answer for a path, or None if there is no such object."""
         try:
             return self._send(endpoint, path.lstrip("/"), params=query)
         except (MetadataMissing, NoSuchPage):
@@ -266,12 +271,12 @@ class RestCatalog(HttpCatalog):
             return None
 
     def drop_table(self, namespace: Sequence[str], table: str) -> None:
-        """Drop the metadata; the files are none of the catalog's business."""
+        """Drop the table from the catalog, which must not delete its files."""
         parameters = {"purgeRequested": "false"}
         self._ask(Endpoint.DROP_TABLE, namespace=namespace, name=table, params=parameters)
 
     def list_namespaces(self, parent: Sequence[str] | None = None) -> Iterator[tuple[str, ...]]:
-        """Every namespace below `parent`, or of the catalog, each before those below it."""
+        """All namespaces below `parent`, or of the catalog. A parent comes before its children."""
         for levels in self._namespaces_in(parent or ()):
             yield levels
             try:
@@ -281,6 +286,11 @@ class RestCatalog(HttpCatalog):
 
     def list_tables(self, namespace: Sequence[str]) -> Iterator[str]:
         return self._tables_in(namespace)
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The catalog's configuration."""
+        return self._properties
 
     @cached_property
     def _properties(self) -> Mapping[str, str]:
@@ -297,17 +307,19 @@ class RestCatalog(HttpCatalog):
     ) -> CatalogUnavailable | CatalogRefused | TableNotFound:
         del endpoint
         status, error = response.status_code, read_error(response)
-        message = f"The catalog answered {status}: {words_of(response, error)}"
+        words = words_of(response, error)
+        message = f"The catalog answered {status}: {words}"
         if status == 404:
-            if not error:  # it need not come from the catalog
+            if not error:  # another server may have answered
                 return NoSuchPage(message)
             kind = str(error.get("type") or "NoSuch")
-            return TableNotFound(message) if "NoSuch" in kind else MetadataMissing(message)
+            # The message is for operators of the catalog: which file, in which class.
+            return (TableNotFound if "NoSuch" in kind else MetadataMissing)(details=words)
         if status == 500:
             return CatalogFailed(message)
         if status >= 500 or status in (408, 429):
             return CatalogUnavailable(message)
-        return CatalogRefused(message)
+        return RequestRefused(message) if status == 400 else CatalogRefused(message)
 
     def _unusable(
         self, endpoint: Endpoint, why: str, error: Exception | None = None
@@ -327,7 +339,7 @@ def _loaded(body: Mapping[str, Any]) -> LoadedTable:
     if not place or not isinstance(place, str):
         raise CatalogRefused(
             "The catalog does not say where the table's metadata file is (metadata-location); "
-            "without it the table cannot be told from another."
+            "without it the table cannot be identified."
         )
     try:
         return LoadedTable.from_json(body)

@@ -1,5 +1,4 @@
-"""Reads JSON that a client has sent: what is wanted has the form the spec says, or the error names
-the field that has not."""
+"""JSON of requests: read strictly by the spec, and written so that an intent can keep it."""
 
 from __future__ import annotations
 
@@ -8,24 +7,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# What PostgreSQL refuses in jsonb, where intents are kept: NUL, and halves of a surrogate pair.
+from moraine.iceberg.metadata import DIGEST, digest
+from moraine.secret_names import is_secret_property
+
+# PostgreSQL refuses these in jsonb, where intents are kept: NUL and halves of a surrogate pair.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _LONGS = range(-(2**63), 2**63)
+_MAX_VALUE = 200
 
 
 class MalformedBody(ValueError):
-    """A request body is not what the Iceberg REST spec says. The message names the field."""
+    """A request body does not follow the Iceberg REST spec. The message names the field."""
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
-    """A JSON object and where it stands in the request. A field that is null counts as absent."""
+class JsonObject:
+    """A JSON object and its path in the request. A field that is null counts as absent."""
 
     fields: Mapping[str, Any]
     path: str = ""
 
     @classmethod
-    def of(cls, value: Any, path: str = "") -> Body:
+    def of(cls, value: Any, path: str = "") -> JsonObject:
         if not isinstance(value, Mapping):
             raise MalformedBody(f"{path or 'body'}: must be an object")
         return cls(value, path)
@@ -45,11 +48,11 @@ class Body:
             raise MalformedBody(f"{self._path(name)}: must be true or false")
         return bool(value)
 
-    def object(self, name: str) -> Body:
-        return Body.of(self._required(name), self._path(name))
+    def object(self, name: str) -> JsonObject:
+        return JsonObject.of(self._required(name), self._path(name))
 
-    def objects(self, name: str) -> list[Body]:
-        return [Body.of(item, path) for path, item in self._items(name)]
+    def objects(self, name: str) -> list[JsonObject]:
+        return [JsonObject.of(item, path) for path, item in self._items(name)]
 
     def texts(self, name: str) -> list[str]:
         return [_text(item, path) for path, item in self._items(name)]
@@ -91,3 +94,16 @@ def _integer(value: Any, path: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value not in _LONGS:
         raise MalformedBody(f"{path}: must be a 64-bit integer")
     return value
+
+
+def storable(name: str, value: Any) -> Any:
+    """A property's value as an intent may keep it: short, and never a secret."""
+    if not isinstance(value, str):
+        return value
+    # A value that looks like a digest is digested too, so that it cannot equal another's digest.
+    is_plain = len(value) <= _MAX_VALUE and not value.startswith(DIGEST)
+    return value if is_plain and not is_secret_property(name) else digest(value)
+
+
+def storable_properties(properties: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: storable(name, value) for name, value in (properties or {}).items()}

@@ -1,5 +1,4 @@
-"""What a catalog can be asked to change, what such a request is meant to bring about, and whether
-it has come about. Pure: no I/O, no clock."""
+"""What a request is meant to change in a catalog, and whether it has. Pure: no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -8,95 +7,67 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from moraine.iceberg.endpoints import OPERATION_IDS, Endpoint
+from moraine.iceberg.model import Identifier
 
-class Operation(StrEnum):
-    """Every mutation of the Iceberg REST spec that an Idempotency-Key makes repeatable."""
+GATEWAY_PATH = "/catalog"
+"""Where the gateway is mounted. The paths of keys begin with it."""
 
-    CREATE_NAMESPACE = "createNamespace"
-    DROP_NAMESPACE = "dropNamespace"
-    UPDATE_NAMESPACE = "updateProperties"
-    CREATE_TABLE = "createTable"
-    REGISTER_TABLE = "registerTable"
-    COMMIT_TABLE = "updateTable"
-    DROP_TABLE = "dropTable"
-    RENAME_TABLE = "renameTable"
-    COMMIT_TRANSACTION = "commitTransaction"
-    CREATE_VIEW = "createView"
-    REGISTER_VIEW = "registerView"
-    REPLACE_VIEW = "replaceView"
-    DROP_VIEW = "dropView"
-    RENAME_VIEW = "renameView"
-
-
-class Kind(StrEnum):
-    NAMESPACE = "namespace"
-    TABLE = "table"
-    VIEW = "view"
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Something in a catalog, by its name. A namespace has no `name` of its own."""
-
-    kind: Kind
-    namespace: tuple[str, ...]
-    name: str = ""
-
-    def __str__(self) -> str:
-        return ".".join([*self.namespace, self.name] if self.name else self.namespace)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Target:
-        return cls(Kind(data["kind"]), tuple(data["namespace"]), data.get("name", ""))
+_MUTATIONS = {operation_id: endpoint for endpoint, operation_id in OPERATION_IDS.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What a mutation is meant to bring about, small enough to be kept with its key.
+    """What a mutation is meant to change, small enough to be kept with its key.
 
-    A state check needs nothing else: no request body, no memory of the process that sent it.
+    A state check needs nothing else: not the request's body, nor the process that sent it.
     """
 
-    operation: Operation
-    targets: tuple[Target, ...]
-    """What has to be looked at. Of a rename first the source, then the destination."""
+    endpoint: Endpoint
+    targets: tuple[Identifier, ...]
+    """The objects to look at. Of a rename first the source, then the destination."""
     effect: Mapping[str, Any] = field(default_factory=dict)
-    """What must be true of the targets once the request has been carried out."""
+    """What must be true of the targets once the request has been executed."""
     before: Mapping[str, Any] = field(default_factory=dict)
     """What was seen of the first target before the request was sent, where that matters:
     `exists`, and `uuid` of a table or view."""
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "targets": [asdict(target) for target in self.targets]}
+        return {
+            "operation": OPERATION_IDS[self.endpoint],
+            "targets": [asdict(target) for target in self.targets],
+            "effect": self.effect,
+            "before": self.before,
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Intent:
         return cls(
-            Operation(data["operation"]),
-            tuple(Target.from_json(target) for target in data["targets"]),
+            _MUTATIONS[data["operation"]],
+            tuple(Identifier.from_json(target) for target in data["targets"]),
             data.get("effect") or {},
             data.get("before") or {},
         )
 
 
 class Verdict(StrEnum):
-    """What a look at the catalog says of a request whose outcome is unknown."""
+    """What the catalog's state says about a request whose outcome is unknown."""
 
     APPLIED = "applied"
     """The change is there: answer success, execute nothing."""
     NOT_APPLIED = "not applied"
-    """It is not, and may be made: the catalog's own checks decide."""
+    """The change is not there, and may be made: the catalog's own checks decide."""
     INCOMPATIBLE = "incompatible"
     """Something else is in its place."""
 
 
-State = Mapping[Target, Mapping[str, Any] | None]
-"""What the catalog answered to a load of each target; None where it has no such thing."""
+State = Mapping[Identifier, Mapping[str, Any] | None]
+"""The catalog's answer to a load of each target; None if there is no such object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A successful answer made from the catalog's present state."""
+    """A successful answer made from the catalog's current state."""
 
     status: int
     body: Mapping[str, Any] | None = None

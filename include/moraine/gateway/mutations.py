@@ -1,101 +1,101 @@
-"""A keyed mutation of a catalog: sent on as it came, looked up when its outcome is unknown."""
+"""A mutation of a catalog: forwarded unchanged, and looked up if its outcome is unknown."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Any
 
+from moraine.errors import MoraineError
 from moraine.gateway.checks import answer_of, check
-from moraine.gateway.errors import UpstreamUnreachable
+from moraine.gateway.errors import UpstreamUnreachable, error_response
+from moraine.gateway.intake import Content, in_thread_if_large
 from moraine.gateway.intents import intent_of
-from moraine.gateway.metadata import uuid_of
-from moraine.gateway.model import Intent, Kind, Operation, State, Target, Verdict
-from moraine.gateway.routes import Route, whole_query
-from moraine.gateway.upstream import Request, Upstream, parse_json
-from moraine.idempotency.layer import (
+from moraine.gateway.model import Intent, State, Verdict
+from moraine.gateway.upstream import (
+    AWAY,
+    REFUSALS,
+    CatalogRequest,
+    PassedOn,
+    Upstream,
+    parse_json,
+)
+from moraine.iceberg.endpoints import Endpoint
+from moraine.iceberg.metadata import uuid_of
+from moraine.iceberg.model import VENDED_FIELDS, Identifier, ObjectKind
+from moraine.iceberg.paths import Route, whole_query
+from moraine.idempotency.model import IN_PROGRESS, Record, Response, Scope
+from moraine.idempotency.service import (
     Applied,
     Finding,
     Incompatible,
     Mutation,
     NotApplied,
+    RepetitionRefused,
     ReplayFailed,
+    RequestInProgress,
 )
-from moraine.idempotency.model import Record, Response, Scope
 
-# What of a kept answer's headers is true of a replay as well.
+# Headers of a kept answer that are also true of a replay.
 _KEPT_HEADERS = frozenset({"content-type", "etag", "last-modified", "content-language"})
-_SECRETS = ("config", "storage-credentials")
 _JSON = ("content-type", "application/json")
-# Their outcome can only be told by who knows what was there before.
+# Their outcome can be checked only against the state before the request.
 _LOOK_FIRST = frozenset(
     {
-        Operation.CREATE_NAMESPACE,
-        Operation.DROP_NAMESPACE,
-        Operation.CREATE_TABLE,
-        Operation.DROP_TABLE,
-        Operation.RENAME_TABLE,
-        Operation.CREATE_VIEW,
-        Operation.DROP_VIEW,
-        Operation.RENAME_VIEW,
+        Endpoint.CREATE_NAMESPACE,
+        Endpoint.DROP_NAMESPACE,
+        Endpoint.CREATE_TABLE,
+        Endpoint.DROP_TABLE,
+        Endpoint.RENAME_TABLE,
+        Endpoint.CREATE_VIEW,
+        Endpoint.DROP_VIEW,
+        Endpoint.RENAME_VIEW,
     }
 )
 _WITH_CREDENTIALS = frozenset(
     {
-        Operation.CREATE_TABLE,
-        Operation.REGISTER_TABLE,
-        Operation.CREATE_VIEW,
-        Operation.REGISTER_VIEW,
-        Operation.REPLACE_VIEW,
+        Endpoint.CREATE_TABLE,
+        Endpoint.REGISTER_TABLE,
+        Endpoint.CREATE_VIEW,
+        Endpoint.REGISTER_VIEW,
+        Endpoint.REPLACE_VIEW,
     }
 )
-_UUIDS = {Kind.TABLE: "table-uuid", Kind.VIEW: "view-uuid"}
-# A catalog that says so would not do anything else now either.
-_AWAY = frozenset({429, 502, 503, 504})
-
-
-class PassedOn(Exception):
-    """The catalog turned the caller away: its own words are the answer."""
-
-    def __init__(self, response: Response) -> None:
-        super().__init__(response.status)
-        self.response = response
+# Their clients delete the files of the commit after a refusal.
+_COMMITS = frozenset({Endpoint.COMMIT_TABLE, Endpoint.COMMIT_TRANSACTION, Endpoint.REPLACE_VIEW})
+_UUIDS = {ObjectKind.TABLE: "table-uuid", ObjectKind.VIEW: "view-uuid"}
 
 
 class Unreadable(UpstreamUnreachable):
-    """The catalog answered, but not what it was asked for."""
+    """The catalog answered, but not with the object that was asked for."""
 
-    def __init__(self, status: int, target: Target) -> None:
+    def __init__(self, status: int, target: Identifier) -> None:
         super().__init__(
-            f"The catalog answered {status} when it was asked for {target}, so it cannot be told "
+            f"The catalog answered {status} when it was asked for {target}, so it is unknown "
             "whether the request was carried out."
         )
         self.answered = status
 
 
 class CatalogReader:
-    """Looks at a catalog with one caller's credentials."""
+    """Reads a catalog with one caller's credentials."""
 
-    def __init__(self, upstream: Upstream, route: Route, request: Request) -> None:
+    def __init__(self, upstream: Upstream, route: Route, request: CatalogRequest) -> None:
         self._upstream = upstream
         self._route = route
         self._request = request
 
-    async def load(self, target: Target, query: str | None = None) -> Mapping[str, Any] | None:
-        """What the catalog says of something; None if it has no such thing."""
-        separator = await self._upstream.separator(self._request)
-        path = self._route.path_of(target, separator)
+    async def load(self, target: Identifier, query: str | None = None) -> Mapping[str, Any] | None:
+        """A namespace, table or view as the catalog loads it; None if there is none."""
+        path = self._route.paths.path_of(target)
         query = whole_query(target.kind) if query is None else query
-        response = await self._upstream.fetch(self._request.reading(path, query))
-        body = response.body
-        if response.rest is not None:
-            body += b"".join([chunk async for chunk in response.rest])
-        if response.status in (401, 403, 419):
+        response = await self._upstream.fetch_whole(self._request.reading(path, query))
+        if response.status in REFUSALS:
             raise PassedOn(response)
-        document = await parse_json(body)
-        if response.status == 404 and _says_it_is_not_there(document):
+        document = await parse_json(response.body)
+        if response.status == 404 and _says_not_found(document):
             return None
         if response.status != 200 or not isinstance(document, dict):
             raise Unreadable(response.status, target)
@@ -106,101 +106,112 @@ class CatalogReader:
 
 
 class CatalogMutation(Mutation):
+    """`refusal` is why it must not be executed, though an earlier request may have been."""
+
     def __init__(
         self,
         scope: Scope,
-        payload_hash: str,
         route: Route,
         upstream: Upstream,
-        request: Request,
-        body: bytes,
-        document: Mapping[str, Any],
+        request: CatalogRequest,
+        content: Content,
+        refusal: MoraineError | None = None,
     ) -> None:
-        assert route.operation is not None
+        assert route.endpoint is not None
         self.scope = scope
-        self.payload_hash = payload_hash
-        self.looks_first = route.operation in _LOOK_FIRST
-        self._operation = route.operation
+        self.payload_hash = content.payload_hash
+        self.looks_first = route.endpoint in _LOOK_FIRST
+        self._endpoint = route.endpoint
         self._route = route
         self._upstream = upstream
         self._request = request
-        self._body = body
-        self._document = document
+        self._content = content
+        self._refusal = refusal
         self._reader = CatalogReader(upstream, route, request)
 
     async def intent(self) -> dict[str, Any]:
-        separator = await self._upstream.separator(self._request)
-        intent = intent_of(self._operation, self._route.target(separator), self._document)
+        size, document = len(self._content.body), self._content.document
+        asked = self._endpoint, self._route.target, document
+        intent = await in_thread_if_large(size, intent_of, *asked)
         if self.looks_first:
             intent = replace(intent, before=await self._look_before(intent.targets[0]))
-        return intent.to_json()
+        return await in_thread_if_large(size, intent.to_json)
 
     async def execute(self, intent: dict[str, Any]) -> Response:
-        del intent  # the request itself says it all
-        return await self._upstream.fetch(self._request, self._body)
+        del intent  # the request itself has everything
+        if self._refusal is not None:
+            return error_response(self._refusal)
+        response = await self._upstream.fetch(self._request, self._content.body)
+        if _is_in_progress(response):
+            raise RequestInProgress()
+        return response
 
     async def reconcile(self, intent: dict[str, Any]) -> Finding:
         meant = Intent.from_json(intent)
-        state = await self._reader.load_all(meant)
+        try:
+            state = await self._reader.load_all(meant)
+        except PassedOn as refusal:
+            raise RepetitionRefused(refusal.response.status) from None
         match check(meant, state):
             case Verdict.APPLIED:
-                return Applied(_answer(meant, state))
+                return Applied(answer_from(meant, state))
             case Verdict.NOT_APPLIED:
                 return NotApplied()
             case Verdict.INCOMPATIBLE:
                 return Incompatible(
                     "The outcome of the first request with this key is unknown, and "
-                    f"{meant.targets[0]} is now something else than it asked for. Look at it, and "
-                    "use a new key."
+                    f"{meant.targets[0]} is not what it asked for. Look at it, and use a new key."
                 )
 
     async def replay(self, record: Record) -> Response:
-        """The kept answer, if the caller may read what is in it."""
+        """The kept answer, if the caller is allowed to read its content."""
         meant, kept = Intent.from_json(record.intent), record.response
         assert kept is not None
+        try:
+            return await self._replay_to_caller(record, meant, kept)
+        except PassedOn as refusal:
+            if meant.endpoint not in _COMMITS:
+                raise
+            raise RepetitionRefused(refusal.response.status) from None
+
+    async def _replay_to_caller(self, record: Record, meant: Intent, kept: Response) -> Response:
         if kept.status in (200, 201) and (kept.body or not record.complete):
             state = await self._read_again(meant)
             if not record.complete:
-                return _answer(meant, state)
-            if _is_of_another(kept, state[meant.targets[0]] or {}):
+                return answer_from(meant, state)
+            if _is_about_another(kept, state[meant.targets[0]] or {}):
                 raise _gone(meant)
-            if meant.operation in _WITH_CREDENTIALS:
+            if meant.endpoint in _WITH_CREDENTIALS:
                 return _with_fresh_secrets(kept, state[meant.targets[0]] or {})
             return kept
-        # Otherwise there is nothing in the answer to be kept from anybody.
-        with contextlib.suppress(UpstreamUnreachable):
-            await self._reader.load(Target(Kind.NAMESPACE, meant.targets[0].namespace))
+        # The answer has nothing to protect; only a refusal by the catalog matters.
+        await self.check_caller(record)
         return kept
+
+    async def check_caller(self, record: Record) -> None:
+        """Raise PassedOn for a caller whom the catalog refuses to show the namespace."""
+        target = Intent.from_json(record.intent).targets[0]
+        with contextlib.suppress(UpstreamUnreachable):
+            await self._reader.load(Identifier(ObjectKind.NAMESPACE, target.namespace))
 
     def without_secrets(self, response: Response) -> Response:
         headers = tuple(pair for pair in response.headers if pair[0] in _KEPT_HEADERS)
         body = response.body
-        if response.rest is None and any(f'"{name}"'.encode() in body for name in _SECRETS):
-            with contextlib.suppress(ValueError, AttributeError):  # no object of JSON
+        if response.rest is None and any(f'"{name}"'.encode() in body for name in VENDED_FIELDS):
+            with contextlib.suppress(ValueError, AttributeError):  # not a JSON object
                 members = json.loads(body).items()
-                body = json.dumps({k: v for k, v in members if k not in _SECRETS}).encode()
+                body = json.dumps({k: v for k, v in members if k not in VENDED_FIELDS}).encode()
         return Response(response.status, headers, body, response.rest)
 
-    def subtype_of(self, response: Response) -> str | None:
-        """A catalog with keys of its own may say that it is still at it."""
-        if response.status != 409 or b"subtype" not in response.body:
-            return None
+    async def _look_before(self, target: Identifier) -> dict[str, Any]:
+        """What is there now. An object that cannot be loaded can still be dropped. Raises PassedOn
+        for a caller who may not load it: nothing is recorded for that caller."""
         try:
-            return str(json.loads(response.body)["error"]["subtype"])
-        except (ValueError, KeyError, TypeError):
-            return None
-
-    async def _look_before(self, target: Target) -> dict[str, Any]:
-        """What is there now. Whoever may not look may still be allowed to change it, and what
-        cannot be read can still be dropped."""
-        try:
-            few = "snapshots=refs" if target.kind is Kind.TABLE else ""
+            few = "snapshots=refs" if target.kind is ObjectKind.TABLE else ""
             found = await self._reader.load(target, few)
-        except PassedOn:
-            return {}
         except Unreadable as error:
-            if error.answered in _AWAY:
-                # Nothing has been tried yet: better to ask again than to guess later.
+            if error.answered in AWAY:
+                # Nothing has been tried yet: a retry is better than a guess later.
                 raise
             return {}
         if found is None:
@@ -218,32 +229,44 @@ class CatalogMutation(Mutation):
 
 def _gone(intent: Intent) -> ReplayFailed:
     return ReplayFailed(
-        f"The request was carried out, but {intent.targets[0]} is gone since, and with it the "
-        "answer. It was not repeated."
+        f"The request was carried out, but {intent.targets[0]} is gone since, so its answer cannot "
+        "be made again. It was not repeated."
     )
 
 
-def _is_of_another(kept: Response, loaded: Mapping[str, Any]) -> bool:
-    """Whether a kept answer is about a table or view that is not the one of that name now."""
+def _is_about_another(kept: Response, loaded: Mapping[str, Any]) -> bool:
+    """Whether a kept answer is about another table or view than the one of that name now."""
     uuid = uuid_of(loaded.get("metadata") or {})
     return uuid is not None and b'-uuid"' in kept.body and uuid.encode() not in kept.body.lower()
 
 
-def _says_it_is_not_there(document: Any) -> bool:
-    """Not: that its metadata file is missing; nor anybody but the catalog, before it."""
+def _says_not_found(document: Any) -> bool:
+    """Whether the catalog itself says so: not a proxy before it, nor about a missing file."""
     error = document.get("error") if isinstance(document, dict) else None
     if not isinstance(error, dict):
         return False
     return error.get("type") is None or "NoSuch" in str(error["type"])
 
 
-def _answer(intent: Intent, state: State) -> Response:
+def _is_in_progress(response: Response) -> bool:
+    """A catalog with keys of its own may still be executing the request."""
+    if response.status != 409 or b"subtype" not in response.body:
+        return False
+    try:
+        return bool(json.loads(response.body)["error"]["subtype"] == IN_PROGRESS)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def answer_from(intent: Intent, state: State, *, without: Container[str] = ()) -> Response:
+    """The answer to an applied intent, less some fields."""
     answer = answer_of(intent, state)
     if answer.body is None:
         return Response(answer.status)
-    return Response(answer.status, (_JSON,), json.dumps(answer.body).encode())
+    body = {name: value for name, value in answer.body.items() if name not in without}
+    return Response(answer.status, (_JSON,), json.dumps(body).encode())
 
 
 def _with_fresh_secrets(kept: Response, loaded: Mapping[str, Any]) -> Response:
-    document = json.loads(kept.body) | {k: loaded[k] for k in _SECRETS if k in loaded}
+    document = json.loads(kept.body) | {k: loaded[k] for k in VENDED_FIELDS if k in loaded}
     return Response(kept.status, kept.headers, json.dumps(document).encode())

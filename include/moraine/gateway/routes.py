@@ -1,168 +1,195 @@
-"""The paths of the Iceberg REST spec: which catalog a request is for, and what it is about."""
+"""The gateway over HTTP: requests become calls, and what the service decides becomes an answer.
+
+It is plain ASGI, because a proxy has to stream both ways.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from dataclasses import dataclass
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
-from moraine.errors import BadRequest
-from moraine.gateway.model import Kind, Operation, Target
+from starlette.types import Message, Receive, Scope, Send
 
-# In paths a namespace's levels are joined by this, whatever else a catalog advertises.
-DEFAULT_SEPARATOR = "%1F"
+from moraine.errors import BadRequest, MoraineError
+from moraine.gateway.errors import ClientTooSlow, error_response
+from moraine.gateway.intake import IncomingBody
+from moraine.gateway.service import Call, Forward, Gateway
+from moraine.gateway.upstream import (
+    CatalogRequest,
+    Connections,
+    PassedOn,
+    forwarded_headers,
+    returned_headers,
+)
+from moraine.http.asgi import respond
+from moraine.http.context import caller_of
+from moraine.http.limits import BodyPace, ByteBudget, Concurrency, LimitCounts, client_of
+from moraine.iceberg.paths import split_path
+from moraine.log import get_logger
+from moraine.settings import GatewaySettings
 
-_MUTATIONS = {
-    ("POST", "namespaces"): Operation.CREATE_NAMESPACE,
-    ("DELETE", "namespaces/{ns}"): Operation.DROP_NAMESPACE,
-    ("POST", "namespaces/{ns}/properties"): Operation.UPDATE_NAMESPACE,
-    ("POST", "namespaces/{ns}/tables"): Operation.CREATE_TABLE,
-    ("POST", "namespaces/{ns}/register"): Operation.REGISTER_TABLE,
-    ("POST", "namespaces/{ns}/tables/{table}"): Operation.COMMIT_TABLE,
-    ("DELETE", "namespaces/{ns}/tables/{table}"): Operation.DROP_TABLE,
-    ("POST", "tables/rename"): Operation.RENAME_TABLE,
-    ("POST", "transactions/commit"): Operation.COMMIT_TRANSACTION,
-    ("POST", "namespaces/{ns}/views"): Operation.CREATE_VIEW,
-    ("POST", "namespaces/{ns}/register-view"): Operation.REGISTER_VIEW,
-    ("POST", "namespaces/{ns}/views/{view}"): Operation.REPLACE_VIEW,
-    ("DELETE", "namespaces/{ns}/views/{view}"): Operation.DROP_VIEW,
-    ("POST", "views/rename"): Operation.RENAME_VIEW,
-}
+log = get_logger(__name__)
 
-
-_NAMED = re.compile(r"/(?P<catalog>[^/]+)(?P<path>/v1/.*)")
+# A smaller answer is sent in one piece.
+_SMALL = 64 << 10
+# Airflow's pages may be in the same origin: whatever a catalog says must not run there.
+_SHOWN_AS_TEXT = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"sandbox; default-src 'none'"),
+)
+_HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
-    """One request's path, still percent-encoded, taken apart."""
+class GatewayLimits:
+    """What one client and one catalog may cost this process."""
 
-    method: str
-    path: str
-    """From `/v1/` on, as the client sent it: what goes to the catalog."""
-    catalog: str | None
-    """As the path names it; None for the default."""
-    prefix: str = ""
-    namespace: str | None = None
-    table: str | None = None
-    view: str | None = None
-    shape: str = ""
-    """The path below the prefix, with marks for the names in it."""
-    operation: Operation | None = None
+    clients: Concurrency
+    catalogs: Concurrency
+    pace: BodyPace
+    memory: ByteBudget
+    send_wait: float
+    counts: LimitCounts
 
-    @property
-    def lists_tables(self) -> bool:
-        return self.method == "GET" and self.shape == "namespaces/{ns}/tables"
-
-    @property
-    def is_config(self) -> bool:
-        return self.method == "GET" and self.path == "/v1/config"
-
-    @property
-    def normal_path(self) -> str:
-        """The same for every way to write the path."""
-        segments = self.path.rstrip("/").split("/")
-        return "/".join(quote(unquote(segment), safe="") for segment in segments)
-
-    @property
-    def root(self) -> str:
-        return f"/v1/{self.prefix}/" if self.prefix else "/v1/"
-
-    def target(self, separator: str) -> Target:
-        """What the path names. A separator is percent-encoded, as catalogs advertise it."""
-        levels = split_levels(self.namespace, separator) if self.namespace else ()
-        if self.table is not None:
-            return Target(Kind.TABLE, levels, unquote(self.table))
-        if self.view is not None:
-            return Target(Kind.VIEW, levels, unquote(self.view))
-        return Target(Kind.NAMESPACE, levels)
-
-    def path_of(self, target: Target, separator: str) -> str:
-        """Where the catalog has something, in the same place as this request."""
-        levels = separator.join(quote(level, safe="") for level in target.namespace)
-        path = f"{self.root}namespaces/{levels}"
-        name = quote(target.name, safe="")
-        match target.kind:
-            case Kind.TABLE:
-                return f"{path}/tables/{name}"
-            case Kind.VIEW:
-                return f"{path}/views/{name}"
-            case Kind.NAMESPACE:
-                return path
+    @classmethod
+    def of(cls, connections: Connections) -> GatewayLimits:
+        limits, counts = connections.limits, connections.counts
+        return cls(
+            Concurrency("client", limits.requests_per_client, counts),
+            Concurrency("catalog", limits.requests_per_catalog, counts),
+            BodyPace(limits.body_grace.total_seconds(), limits.min_body_rate, counts),
+            connections.memory,
+            limits.send_wait.total_seconds(),
+            counts,
+        )
 
 
-def parse(method: str, path: str) -> Route:
-    """Take apart what follows `/catalog`. Whatever the spec does not know is passed on as it is."""
-    catalog = None
-    if not path.startswith("/v1/") and (named := _NAMED.fullmatch(path)):
-        catalog, path = unquote(named["catalog"]), named["path"]
-    if not path.startswith("/v1/"):
-        raise NoSuchRoute()
-    if not all(map(_is_name, path[4:].rstrip("/").split("/"))):
-        raise BadRequest("The path has a segment that is empty, of dots, or no text.")
-    segments = path.removeprefix("/v1/").rstrip("/").split("/")
-    # Which of two readings is right cannot be told from a path; the shorter prefix is taken.
-    for start in range(len(segments)):
-        if found := _resource(segments[start:]):
-            shape, names = found
-            return Route(
-                method,
-                path,
-                catalog,
-                prefix="/".join(segments[:start]),
-                shape=shape,
-                operation=_MUTATIONS.get((method, shape)),
-                **names,
-            )
-    return Route(method, path, catalog)
+class GatewayRoutes:
+    """Serves everything below `/v1/` of every catalog."""
+
+    def __init__(self, settings: GatewaySettings, gateway: Gateway, limits: GatewayLimits) -> None:
+        self._settings = settings
+        self._gateway = gateway
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = _Answer(send, self._limits)
+        try:
+            with ExitStack() as held:
+                held.enter_context(self._limits.clients.hold(client_of(scope)))
+                await self._serve(await self._call(scope, receive, held), answer.send)
+        except PassedOn as refusal:
+            await respond(answer.send, refusal.response)
+        except MoraineError as error:
+            if answer.started:
+                # The client sees that the answer is cut: the connection ends before it does.
+                log.warning("gateway.cut", path=scope["path"], error=error.code)
+                return
+            await respond(answer.send, error_response(error))
+        except Exception as error:
+            if answer.started:
+                raise
+            log.exception("gateway.unexpected", path=scope["path"], error=type(error).__name__)
+            await respond(answer.send, error_response(MoraineError()))
+
+    async def _call(self, scope: Scope, receive: Receive, held: ExitStack) -> Call:
+        _require_one_caller(scope)
+        caller = caller_of(scope)
+        # First of all: a stranger neither learns the names of catalogs nor makes Moraine ask one.
+        known = await self._gateway.identify(caller)
+        root, method = scope.get("root_path", ""), scope["method"]
+        address = split_path(scope["raw_path"].decode("latin-1").removeprefix(quote(root)))
+        upstream = self._gateway.find(address.catalog)
+        route = await upstream.route(method, address)
+        query = scope["query_string"].decode("latin-1")
+        request = CatalogRequest(method, route.path, query, forwarded_headers(scope["headers"]))
+        base = self._settings.public_uri.rstrip("/") or _own_address(scope, root)
+        if address.catalog:
+            base = f"{base}/{quote(address.catalog, safe='')}"
+        body = self._body(scope, receive, upstream.name, held)
+        return Call(route, upstream, request, caller, known, base, body)
+
+    def _body(self, scope: Scope, receive: Receive, catalog: str, held: ExitStack) -> IncomingBody:
+        """A request counts among those to its catalog once its body has arrived: others, which may
+        send a byte a minute, are only their client's."""
+        in_catalog, limits = self._limits.catalogs.hold(catalog), self._limits
+        hold = held.enter_context(limits.memory.holding())
+        if not _has_body(scope):
+            held.enter_context(in_catalog)
+            return IncomingBody(False, receive, hold)
+        paced = limits.pace.paced(receive, lambda: held.enter_context(in_catalog))
+        return IncomingBody(True, paced, hold)
+
+    async def _serve(self, call: Call, send: Send) -> None:
+        decided = await self._gateway.serve(call)
+        if isinstance(decided, Forward):
+            await self._forward(call, decided, send)
+        else:
+            await respond(send, decided)
+
+    async def _forward(self, call: Call, decided: Forward, send: Send) -> None:
+        """Forward the request as it comes in, and return the answer as it comes back."""
+        content: bytes | AsyncIterator[bytes] | None = decided.body
+        if content is None and call.body.is_present:
+            content = await call.body.head_first(self._settings.max_body_bytes)
+        async with call.upstream.open(decided.request, content) as answer:
+            headers = [
+                (name.encode("latin-1"), value.encode("latin-1"))
+                for name, value in returned_headers(answer)
+            ]
+            start = {"type": "http.response.start", "status": answer.status, "headers": headers}
+            length = answer.content_length
+            if length is not None and length <= _SMALL:
+                whole = await answer.read()
+                await send(start)
+                await send({"type": "http.response.body", "body": whole})
+                return
+            await send(start)
+            async for chunk in answer.content.iter_any():
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
 
 
-def _is_name(segment: str) -> bool:
-    try:
-        name = unquote(segment, errors="strict")
-    except UnicodeDecodeError:
-        return False
-    return name not in ("", ".", "..") and "\x00" not in name
+def _require_one_caller(scope: Scope) -> None:
+    """The catalog could take another of two tokens than Moraine, and so another caller."""
+    if sum(name == b"authorization" for name, _ in scope["headers"]) > 1:
+        raise BadRequest("The header Authorization is given more than once.")
 
 
-class NoSuchRoute(BadRequest):
-    """The gateway serves /catalog/v1/… and /catalog/NAME/v1/…, for the catalogs it knows."""
+class _Answer:
+    """Sends an answer, to clients that take it, in a form that is harmless in a browser."""
 
-    code = "NOT_FOUND"
-    http_status = 404
+    def __init__(self, send: Send, limits: GatewayLimits) -> None:
+        self.started = False
+        self._send = send
+        self._limits = limits
 
-
-def split_levels(namespace: str, separator: str) -> tuple[str, ...]:
-    """A namespace's levels from a path. As Iceberg's own servers do, the default is understood
-    even where another separator is advertised."""
-    for mark in (DEFAULT_SEPARATOR, separator):
-        parts = re.split(re.escape(mark), namespace, flags=re.IGNORECASE)
-        if len(parts) > 1:
-            return tuple(unquote(part) for part in parts)
-    return (unquote(namespace),)
-
-
-def whole_query(kind: Kind) -> str:
-    """For a load that leaves nothing out: a snapshot that no branch names is one all the same."""
-    return "snapshots=all" if kind is Kind.TABLE else ""
+    async def send(self, message: Message) -> None:
+        if not self.started:
+            self.started = True
+            message["headers"].extend(_SHOWN_AS_TEXT)
+        try:
+            async with asyncio.timeout(self._limits.send_wait):
+                await self._send(message)
+        except TimeoutError:
+            self._limits.counts.add("unread")
+            raise ClientTooSlow() from None
 
 
-def _resource(segments: list[str]) -> tuple[str, dict[str, str]] | None:
-    """The shape of a path below its prefix, and the names in it; None if the spec has no such."""
-    match segments:
-        case ["namespaces"] | ["tables" | "views", "rename"] | ["transactions", "commit"]:
-            return "/".join(segments), {}
-        case ["namespaces", namespace]:
-            return "namespaces/{ns}", {"namespace": namespace}
-        case ["namespaces", namespace, ("tables" | "views" | "properties" | "register") as last]:
-            return f"namespaces/{{ns}}/{last}", {"namespace": namespace}
-        case ["namespaces", namespace, "register-view"]:
-            return "namespaces/{ns}/register-view", {"namespace": namespace}
-        case ["namespaces", namespace, "tables", table]:
-            return "namespaces/{ns}/tables/{table}", {"namespace": namespace, "table": table}
-        case ["namespaces", namespace, "tables", table, *_]:
-            return "namespaces/{ns}/tables/{table}/…", {"namespace": namespace, "table": table}
-        case ["namespaces", namespace, "views", view]:
-            return "namespaces/{ns}/views/{view}", {"namespace": namespace, "view": view}
-        case _:
-            return None
+def _has_body(scope: Scope) -> bool:
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
+        for name, value in scope["headers"]
+    )
+
+
+def _own_address(scope: Scope, root: str) -> str:
+    """The address that the client used. It is a part of this client's answers only."""
+    host = next((v.decode("latin-1") for k, v in scope["headers"] if k == b"host"), "")
+    if not _HOST.fullmatch(host):
+        raise BadRequest("The header Host is not a host and a port.")
+    return f"{scope['scheme']}://{host}{quote(root)}"

@@ -1,28 +1,43 @@
-"""The catalogs behind the gateway, spoken to with the caller's own headers."""
+"""The catalogs behind the gateway, called with the caller's own headers."""
 
 from __future__ import annotations
 
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import aiohttp
 from yarl import URL
 
-from moraine.errors import MoraineError
-from moraine.gateway.errors import BadAnswer, UpstreamSilent, UpstreamUnreachable
-from moraine.gateway.routes import DEFAULT_SEPARATOR
+from moraine.errors import MoraineError, TooManyRequests
+from moraine.gateway.discovery import RECENT, DiscoveredPaths
+from moraine.gateway.errors import (
+    BadAnswer,
+    CatalogBusy,
+    UpstreamSilent,
+    UpstreamTooLarge,
+    UpstreamUnreachable,
+    WrongWarehouse,
+)
+from moraine.http.limits import ByteBudget, LimitCounts
+from moraine.iceberg.config import ServerConfig
+from moraine.iceberg.endpoints import find_endpoint
+from moraine.iceberg.paths import Address, CatalogPaths, Route, WrongPrefix, parse
 from moraine.idempotency.model import Response
-from moraine.settings import CatalogSettings, GatewaySettings
+from moraine.settings import CatalogSettings, ClientTlsSettings, GatewaySettings
+from moraine.settings.limits import GatewayLimitSettings
+from moraine.tls.contexts import client_context
+from moraine.tls.files import Renewed
 
 Headers = list[tuple[str, str]]
 
-_OF_ONE_HOP = frozenset(
+_HOP_BY_HOP = frozenset(
     {
         "connection",
         "keep-alive",
@@ -35,60 +50,142 @@ _OF_ONE_HOP = frozenset(
         "upgrade",
     }
 )
-# The client library sends each of these by itself, or the connection decides about them.
-_NOT_SENT_ON = _OF_ONE_HOP | {"host", "expect"}
-# The server that answers the client writes its own.
-_NOT_GIVEN_ON = _OF_ONE_HOP | {"date"}
-_OF_A_BODY = frozenset({"content-length", "content-type", "content-encoding"})
+# What proxies say about a client's certificate. From Moraine's address a catalog might believe it.
+_CERTIFICATES = frozenset(
+    {
+        "client-cert",
+        "client-cert-chain",
+        "ssl-client-cert",
+        "x-amzn-mtls-clientcert",
+        "x-client-cert",
+        "x-forwarded-client-cert",
+        "x-forwarded-tls-client-cert",
+        "x-ssl-client-cert",
+    }
+)
+# The HTTP client sets these itself, or they depend on the connection; the cookies are Airflow's,
+# which may be on the same host; and with the others a client could claim to be someone else, or ask
+# for something else than what the gateway has checked.
+_NOT_FORWARDED = (
+    _HOP_BY_HOP
+    | _CERTIFICATES
+    | {
+        "host",
+        "expect",
+        "cookie",
+        "cookie2",
+        "forwarded",
+        "x-real-ip",
+        "x-client-ip",
+        "true-client-ip",
+        "x-original-url",
+        "x-rewrite-url",
+        "x-http-method",
+        "x-http-method-override",
+        "x-method-override",
+    }
+)
+_CLAIMS_OF_PROXIES = "x-forwarded-"
+# The server in front of the client sets its own date. The others act on a browser's whole origin,
+# which may be Airflow's.
+_NOT_RETURNED = _HOP_BY_HOP | {
+    "date",
+    "set-cookie",
+    "set-cookie2",
+    "clear-site-data",
+    "strict-transport-security",
+    "public-key-pins",
+    "refresh",
+    "service-worker-allowed",
+    "content-security-policy",
+    "content-security-policy-report-only",
+    "x-content-type-options",
+}
+# A browser would render or run other types in Airflow's origin.
+_HARMLESS_TYPES = frozenset({"application/json", "application/octet-stream", "text/plain"})
+_BODY_HEADERS = frozenset({"content-length", "content-type", "content-encoding"})
 _CONDITIONS = frozenset({"if-match", "if-none-match", "if-modified-since", "if-unmodified-since"})
-# Servers close idle connections, many after five seconds: better to be first.
+# Many servers close idle connections after five seconds: close them first.
 _IDLE_SECONDS = 4.0
 _HEADER_BYTES = 64 << 10
 _CHUNK = 64 << 10
 _KEPT_AT_ONCE = 8 << 20
+# Requested by clients before they know the prefix.
+_UNPREFIXED = frozenset({("config",), ("oauth", "tokens")})
+
+# Answers to a caller who is unknown or not allowed. 419 is Iceberg's own: the token has expired.
+REFUSALS = frozenset({401, 403, 419})
+# The catalog is overloaded or away, whatever the request.
+AWAY = frozenset({429, 502, 503, 504})
+
+
+class PassedOn(Exception):
+    """The catalog refused the caller: its answer goes to the caller unchanged."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__(response.status)
+        self.response = response
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What a client sent, as far as it may be sent on."""
+class CatalogRequest:
+    """A request to a catalog, with the headers of the client that may be forwarded."""
 
     method: str
     path: str
-    """Percent-encoded, from `/v1/` on."""
+    """Percent-encoded, from `/v1/` on, in its canonical form."""
     query: str
     headers: Headers = field(repr=False)
 
     def header(self, name: str) -> str | None:
         return next((value for key, value in self.headers if key == name), None)
 
-    def without_headers(self, names: Iterable[str]) -> Request:
+    def without_headers(self, names: Iterable[str]) -> CatalogRequest:
         dropped = frozenset(names)
         kept = [pair for pair in self.headers if pair[0] not in dropped]
-        return Request(self.method, self.path, self.query, kept)
+        return CatalogRequest(self.method, self.path, self.query, kept)
 
-    def reading(self, path: str, query: str = "", **headers: str) -> Request:
-        """A plain GET of something else, by the same caller."""
-        dropped = _OF_A_BODY | _CONDITIONS | {"accept-encoding", "range", *headers}
+    def reading(self, path: str, query: str = "", **headers: str) -> CatalogRequest:
+        """A plain GET of another path, by the same caller."""
+        dropped = _BODY_HEADERS | _CONDITIONS | {"accept-encoding", "range", *headers}
         kept = [pair for pair in self.headers if pair[0] not in dropped]
-        return Request("GET", path, query, [*kept, *headers.items()])
+        return CatalogRequest("GET", path, query, [*kept, *headers.items()])
 
 
-def sent_on(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """A client's headers, without those that are about its connection to us."""
+def forwarded_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """A client's headers, without those of its connection to the gateway."""
     given = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in headers]
-    dropped = _NOT_SENT_ON | _named_by_connection(given)
-    return [pair for pair in given if pair[0] not in dropped]
+    dropped = _NOT_FORWARDED | _named_by_connection(given)
+    return [
+        pair
+        for pair in given
+        if pair[0] not in dropped and not pair[0].startswith(_CLAIMS_OF_PROXIES)
+    ]
 
 
-def given_on(answer: aiohttp.ClientResponse) -> tuple[tuple[str, str], ...]:
-    """A catalog's headers, without those that are about its connection to us."""
+def returned_headers(answer: aiohttp.ClientResponse) -> tuple[tuple[str, str], ...]:
+    """A catalog's headers, without those of its connection to the gateway, and without what would
+    have an effect on a browser that shows the answer."""
     given = [(name.lower(), value) for name, value in answer.headers.items()]
-    dropped = _NOT_GIVEN_ON | _named_by_connection(given)
-    return tuple(pair for pair in given if pair[0] not in dropped)
+    dropped = _NOT_RETURNED | _named_by_connection(given)
+    return tuple(
+        (name, _harmless(value) if name == "content-type" else value)
+        for name, value in given
+        if name not in dropped
+    )
 
 
-def _given_unpacked(answer: aiohttp.ClientResponse) -> tuple[tuple[str, str], ...]:
-    given = given_on(answer)
+def _harmless(content_type: str) -> str:
+    kind, semicolon, parameters = content_type.partition(";")
+    kind = kind.strip().lower()
+    is_json = kind.startswith("application/") and kind.endswith("+json")
+    return (
+        content_type if kind in _HARMLESS_TYPES or is_json else f"text/plain{semicolon}{parameters}"
+    )
+
+
+def _decompressed_headers(answer: aiohttp.ClientResponse) -> tuple[tuple[str, str], ...]:
+    given = returned_headers(answer)
     if not answer.headers.get("Content-Encoding"):
         return given
     return tuple(pair for pair in given if pair[0] not in ("content-encoding", "content-length"))
@@ -101,19 +198,27 @@ def _named_by_connection(headers: Headers) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """To all catalogs, for one process."""
+    """To all catalogs, shared by one process."""
 
     reading: aiohttp.ClientSession
-    """Tries once more if the catalog had closed an idle connection."""
+    """Retries once if the catalog had closed an idle connection."""
     writing: aiohttp.ClientSession
-    """Sends everything once: whether to send it again, somebody else has to find out."""
+    """Sends every request once: a retry is decided elsewhere, after a look at the catalog."""
+    limits: GatewayLimitSettings
+    counts: LimitCounts
+    memory: ByteBudget
 
     def for_method(self, method: str) -> aiohttp.ClientSession:
         return self.reading if method in ("GET", "HEAD", "OPTIONS") else self.writing
 
 
 @asynccontextmanager
-async def open_connections(settings: GatewaySettings) -> AsyncIterator[Connections]:
+async def open_connections(
+    settings: GatewaySettings, counts: LimitCounts | None = None
+) -> AsyncIterator[Connections]:
+    limits, counts = settings.limits, counts or LimitCounts()
+    memory = ByteBudget(limits.buffered_bytes, counts)
+    connect = settings.connect_timeout.total_seconds()
     connector = aiohttp.TCPConnector(
         limit=settings.max_connections, keepalive_timeout=_IDLE_SECONDS
     )
@@ -124,7 +229,8 @@ async def open_connections(settings: GatewaySettings) -> AsyncIterator[Connectio
             connector_owner=False,
             timeout=aiohttp.ClientTimeout(
                 total=None,
-                sock_connect=settings.connect_timeout.total_seconds(),
+                connect=limits.connection_wait.total_seconds() + connect,
+                sock_connect=connect,
                 sock_read=settings.read_timeout.total_seconds(),
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -136,108 +242,188 @@ async def open_connections(settings: GatewaySettings) -> AsyncIterator[Connectio
         )
 
     async with connector, session() as reading, session() as writing:
-        # Otherwise it sends a DELETE a second time by itself.
+        # Otherwise aiohttp retries a DELETE by itself.
         writing._retry_connection = False
-        yield Connections(reading, writing)
+        yield Connections(reading, writing, limits, counts, memory)
 
 
 class Upstream:
     """One catalog."""
 
-    def __init__(self, name: str, settings: CatalogSettings, connections: Connections) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: CatalogSettings,
+        connections: Connections,
+        *,
+        present_certificate: bool = False,
+    ) -> None:
         self.name = name
+        # A catalog that knows Moraine by its certificate would take every caller for Moraine.
+        tls = settings.tls if present_certificate else ClientTlsSettings(ca=settings.tls.ca)
         self.base = settings.uri.rstrip("/")
         self.warehouse = settings.warehouse
         self._connections = connections
-        self._separator: str | None = None
+        self._tls = Renewed(tls, partial(client_context, tls)) if tls.enabled else None
+        self._limits = connections.limits
+        # Its own part of the connections: one slow catalog must not take those of all others.
+        self._free = asyncio.Semaphore(self._limits.connections_per_catalog)
+        # Of those, some for bodies that still arrive: the others are free as soon as the catalog
+        # has answered, whatever the clients do.
+        self._uploads = asyncio.Semaphore(max(1, self._limits.connections_per_catalog // 3))
+        self.paths = DiscoveredPaths(name, settings)
 
     @asynccontextmanager
     async def open(
         self,
-        request: Request,
+        request: CatalogRequest,
         body: bytes | AsyncIterator[bytes] | None = None,
         *,
-        unpacked: bool = False,
+        decompressed: bool = False,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a request on; its answer is read, or not, in the block."""
+        """Forward a request; the block reads the answer, or leaves it."""
         url = f"{self.base}{request.path}{'?' if request.query else ''}{request.query}"
         data: Any = body
         if isinstance(body, bytes) and len(body) > _CHUNK:
-            data = io.BytesIO(body)  # sent piece by piece, with other requests in between
+            data = io.BytesIO(body)  # sent in pieces, so that other requests get their turn
         try:
-            async with self._connections.for_method(request.method).request(
-                request.method,
-                URL(url, encoded=True),
-                headers=request.headers,
-                data=data,
-                allow_redirects=False,
-                auto_decompress=unpacked,
-            ) as answer:
+            async with (
+                self._turn(body),
+                self._connections.for_method(request.method).request(
+                    request.method,
+                    URL(url, encoded=True),
+                    headers=request.headers,
+                    data=data,
+                    allow_redirects=False,
+                    auto_decompress=decompressed,
+                    ssl=self._tls.get() if self._tls else True,
+                ) as answer,
+            ):
                 yield answer
         except aiohttp.ClientConnectorError as error:
             raise UpstreamUnreachable(
                 f"The catalog {self.name!r} cannot be reached ({type(error).__name__})."
             ) from error
+        except aiohttp.ConnectionTimeoutError as error:
+            # No connection, or none free: nothing was sent.
+            raise UpstreamUnreachable(
+                f"The catalog {self.name!r} cannot be reached in time."
+            ) from error
         except (TimeoutError, aiohttp.ServerTimeoutError) as error:
             raise UpstreamSilent(f"The catalog {self.name!r} did not answer in time.") from error
         except (aiohttp.ClientError, OSError) as error:
             if isinstance(error.__cause__, MoraineError):
-                raise error.__cause__ from None  # the body was not sent on to its end
+                raise error.__cause__ from None  # reading the client's body failed
             raise BadAnswer(
                 f"The connection to the catalog {self.name!r} broke ({type(error).__name__})."
             ) from error
 
-    async def fetch(self, request: Request, body: bytes | None = None) -> Response:
-        """The answer in one piece; of a very large one only the beginning, with the rest to come.
+    @asynccontextmanager
+    async def _turn(self, body: bytes | AsyncIterator[bytes] | None) -> AsyncIterator[None]:
+        """Hold one of the catalog's connections; CatalogBusy is raised if none becomes free."""
+        is_upload = body is not None and not isinstance(body, bytes)
+        turns = (self._uploads, self._free) if is_upload else (self._free,)
+        taken: list[asyncio.Semaphore] = []
+        try:
+            for turn in turns:
+                await self._take(turn)
+                taken.append(turn)
+            yield
+        finally:
+            for turn in taken:
+                turn.release()
 
-        It comes unpacked, so that it can be looked into, even if the catalog packs it unasked.
+    async def _take(self, turn: asyncio.Semaphore) -> None:
+        if not turn.locked():
+            await turn.acquire()
+            return
+        try:
+            async with asyncio.timeout(self._limits.connection_wait.total_seconds()):
+                await turn.acquire()
+        except TimeoutError:
+            self._connections.counts.add("connections")
+            raise CatalogBusy(
+                f"All connections to the catalog {self.name!r} are in use. Try again later."
+            ) from None
+
+    async def fetch(self, request: CatalogRequest, body: bytes | None = None) -> Response:
+        """The whole answer; of a very large one only the beginning, with the rest as a stream.
+
+        It is decompressed, so that it can be read, even if the catalog compresses it unasked.
         """
         plain = request.without_headers({"accept-encoding", "content-length"})
-        opened = self.open(plain, body, unpacked=True)
-        answer = await opened.__aenter__()
-        try:
-            content = bytearray()
+        content = bytearray()
+        async with AsyncExitStack() as stack:
+            answer = await stack.enter_async_context(self.open(plain, body, decompressed=True))
+            headers = _decompressed_headers(answer)
             async for chunk in answer.content.iter_any():
                 content += chunk
                 if len(content) > _KEPT_AT_ONCE:
-                    rest = _rest(answer, opened)
-                    return Response(answer.status, _given_unpacked(answer), bytes(content), rest)
-        except BaseException as error:
-            if not await opened.__aexit__(type(error), error, error.__traceback__):
-                raise
-        await opened.__aexit__(None, None, None)
-        return Response(answer.status, _given_unpacked(answer), bytes(content))
+                    rest = _rest(answer, stack.pop_all())
+                    return Response(answer.status, headers, bytes(content), rest)
+        return Response(answer.status, headers, bytes(content))
 
-    async def read(self, request: Request) -> tuple[int, Any]:
-        """The status and the JSON of an answer; None instead of JSON if it is none."""
-        response = await self.fetch(request)
-        body = response.body
-        if response.rest is not None:
-            body += b"".join([chunk async for chunk in response.rest])
-        return response.status, await parse_json(body)
+    async def fetch_whole(self, request: CatalogRequest, body: bytes | None = None) -> Response:
+        """The whole answer, however it was compressed, up to a limit."""
+        response = await self.fetch(request, body)
+        if response.rest is None:
+            return response
+        max_bytes, held = self._limits.answer_bytes, 0
+        content = bytearray(response.body)
+        with self._connections.memory.holding() as hold:
+            async with aclosing(response.rest) as rest:
+                async for chunk in rest:
+                    content += chunk
+                    if len(content) > max_bytes:
+                        raise UpstreamTooLarge(
+                            f"An answer of the catalog {self.name!r} is larger than {max_bytes} "
+                            "bytes, which is gateway.limits.answer-bytes."
+                        )
+                    self._hold(hold, len(content) - held)
+                    held = len(content)
+        return Response(response.status, response.headers, bytes(content))
 
-    async def separator(self, request: Request) -> str:
-        """What joins a namespace's levels in paths, percent-encoded, as the catalog's clients
-        were told."""
-        if self._separator is None:
-            status, config = await self.read(request.reading("/v1/config", self.config_query("")))
-            if status != 200 or not isinstance(config, dict):
-                return DEFAULT_SEPARATOR
-            self.learn(config)
-        return self._separator or DEFAULT_SEPARATOR
+    def _hold(self, hold: Callable[[int], None], size: int) -> None:
+        """Not a 429: that would say that the request was not carried out."""
+        try:
+            hold(size)
+        except TooManyRequests:
+            raise CatalogBusy(
+                f"There is no memory for a large answer of the catalog {self.name!r} now. Try "
+                "again later."
+            ) from None
 
-    def learn(self, config: Mapping[str, Any]) -> None:
-        """Remember what a catalog says of itself."""
-        layers = [config.get("defaults"), config.get("overrides")]
-        known = {k: v for one in layers if isinstance(one, dict) for k, v in one.items()}
-        self._separator = str(known.get("namespace-separator") or DEFAULT_SEPARATOR)
+    async def route(self, method: str, address: Address) -> Route:
+        """What a request is about. Raises WrongPrefix for a path of another catalog."""
+        if address.segments in _UNPREFIXED:
+            endpoint = find_endpoint(method, address.segments)
+            return Route(method, address.path, endpoint=endpoint)
+        try:
+            return parse(method, address, await self.paths.get())
+        except WrongPrefix:
+            return parse(method, address, await self.paths.get(RECENT))
+
+    async def check_config(self, config: Mapping[str, Any]) -> None:
+        """Raise WrongPrefix for a configuration with paths that are not served here."""
+        properties = ServerConfig.from_json(config).merged({})
+        prefix = CatalogPaths.of(properties.get("prefix") or "", "").prefix
+        if prefix != (await self.paths.get()).prefix:
+            paths = await self.paths.get(RECENT)
+            if prefix != paths.prefix:
+                raise WrongPrefix(paths)
 
     def config_query(self, query: str) -> str:
-        """The warehouse of the settings, for clients that name none."""
-        if not self.warehouse or "warehouse=" in query:
+        """With the warehouse of the settings, the only one that is served."""
+        if not self.warehouse:
             return query
-        own = str(URL.build(query={"warehouse": self.warehouse}))[1:]
-        return f"{query}&{own}" if query else own
+        given = parse_qsl(query, keep_blank_values=True)
+        if any(name == "warehouse" and value not in ("", self.warehouse) for name, value in given):
+            raise WrongWarehouse(
+                f"Only the warehouse {self.warehouse!r} is served here. Ask for that one, or for "
+                "none."
+            )
+        others = [pair for pair in given if pair[0] != "warehouse"]
+        return urlencode([*others, ("warehouse", self.warehouse)])
 
     def is_own_address(self, uri: str) -> bool:
         """Whether an address leads past the gateway to this catalog."""
@@ -246,16 +432,18 @@ class Upstream:
         return same_server and given.path.rstrip("/") == own.path.rstrip("/")
 
 
-async def _rest(answer: aiohttp.ClientResponse, opened: Any) -> AsyncIterator[bytes]:
+async def _rest(
+    answer: aiohttp.ClientResponse, opened: AsyncExitStack
+) -> AsyncGenerator[bytes, None]:
     try:
         async for chunk in answer.content.iter_any():
             yield chunk
     finally:
-        await opened.__aexit__(None, None, None)
+        await opened.aclose()
 
 
 async def parse_json(body: bytes) -> Any:
-    """Large documents are read beside the event loop's other work."""
+    """None if it is not JSON. Large documents are parsed in a thread, not in the event loop."""
     try:
         if len(body) > _CHUNK:
             return await asyncio.to_thread(json.loads, body)

@@ -1,8 +1,8 @@
-"""A keyed request and what became of it. Pure: no I/O, the clock is the database's."""
+"""Keyed requests and their outcomes. Pure: no I/O, the clock is the database's."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -10,16 +10,17 @@ REPLAYED = "Idempotency-Replayed"
 IN_PROGRESS = "request_in_progress"
 
 _SUCCESS = frozenset(range(200, 300))
-# The caller was turned away at the door: nothing was tried, and the key may be used again.
+# The caller was refused: nothing was tried, and the key may be used again.
 _REFUSED = frozenset({401, 403, 419, 421, 425, 429})
-# Of a request that timed out nobody knows how far it came.
+# A request that timed out may or may not have had its effect.
 _UNKNOWN = frozenset({408})
 
 
 class Scope(NamedTuple):
-    """Where a key is unique."""
+    """A key is unique within these."""
 
     realm_id: str
+    principal: str
     method: str
     resource_path: str
     idempotency_key: str
@@ -30,8 +31,8 @@ class Response:
     status: int
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes = field(default=b"", repr=False)
-    rest: AsyncIterator[bytes] | None = field(default=None, repr=False)
-    """What comes after `body`, where that is too much to be kept at once."""
+    rest: AsyncGenerator[bytes, None] | None = field(default=None, repr=False)
+    """What follows `body`, if the whole is too large to be held at once."""
 
     def header(self, name: str) -> str | None:
         return next((value for key, value in self.headers if key.lower() == name.lower()), None)
@@ -43,21 +44,21 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A key that was seen before."""
+    """What the ledger knows of a key."""
 
     payload_hash: str
     intent: dict[str, Any]
     attempts: int
     abandoned: bool
-    """Nobody is at work on it any more, and nobody has said how it ended."""
+    """The lease of its owner expired, and no outcome was written."""
     http_status: int | None
     response_headers: Mapping[str, str] | None
     response_body: bytes | None
-    """None if it was too large to be kept."""
+    """None if it was too large to be stored."""
 
     @property
     def response(self) -> Response | None:
-        """What the first request was answered; None while that is not known."""
+        """The response to the first request; None while that is unknown."""
         if self.http_status is None:
             return None
         headers = tuple((self.response_headers or {}).items())
@@ -69,9 +70,9 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """The right to execute a keyed request. Whoever takes over raises the number of attempts, so
-    the one before cannot write down an outcome any more."""
+class KeyClaim:
+    """The right to execute a keyed request. A process that takes over raises the number of
+    attempts, so its predecessor can no longer write an outcome."""
 
     scope: Scope
     owner: str
@@ -82,14 +83,13 @@ class Claim:
         return self.attempts == 1
 
 
-def is_final(status: int, subtype: str | None = None) -> bool:
-    """Whether an answer is the outcome of the request, to be kept and given again."""
+def is_final(status: int) -> bool:
+    """Whether a response is the outcome of the request, to be stored and replayed."""
     if status in _SUCCESS:
         return True
-    transient = is_refusal(status) or status in _UNKNOWN or subtype == IN_PROGRESS
-    return 400 <= status < 500 and not transient
+    return 400 <= status < 500 and not is_refusal(status) and status not in _UNKNOWN
 
 
 def is_refusal(status: int) -> bool:
-    """Whether an answer says that the request was not even tried."""
+    """Whether a response says that the request was not tried."""
     return status in _REFUSED

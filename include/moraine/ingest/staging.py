@@ -1,4 +1,4 @@
-"""Where large bodies wait to be written: files of the workspace, on disk before they count."""
+"""Files of the workspace in which large bodies wait to be written. They are synced to disk."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Self
 from uuid import uuid4
 
-from moraine.ingest.ledger import Body
-from moraine.storage.files import local_path
+from moraine.ingest.model import StagedBody
+from moraine.storage.files import local_path, make_private_folder, open_private, sync_folder
 
 
 def staging_folder(workspace: str) -> Path:
     return Path(local_path(workspace)) / "ingest"
 
 
-def remove_left_over(workspace: str, needed: Set[str], age: timedelta) -> int:
-    """Remove files whose writer or sender was killed before it could. How many there were.
+def remove_stale_files(workspace: str, needed: Set[str], age: timedelta) -> int:
+    """Remove files left by a writer or sender that was killed, and return how many.
 
-    Those that are `needed` are kept, however long they wait.
+    Files that are `needed` are kept, however old they are.
     """
     removed = 0
     for path in staging_folder(workspace).glob("*.ndjson"):
@@ -32,18 +32,18 @@ def remove_left_over(workspace: str, needed: Set[str], age: timedelta) -> int:
     return removed
 
 
-def measure(body: bytes) -> Body:
-    """A body that is here as a whole."""
-    return Body(hashlib.sha256(body).hexdigest(), len(body), _lines(body), inline=body)
+def measure(body: bytes) -> StagedBody:
+    """A body that is complete in memory."""
+    return StagedBody(hashlib.sha256(body).hexdigest(), len(body), _lines(body), inline=body)
 
 
 class StagedFile:
-    """A body on its way to disk. Unless `finish` was reached, the file goes with the block."""
+    """A body on its way to disk. Unless `finish` was called, the block removes the file."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         self._path = folder / f"{uuid4()}.ndjson"
-        self._file = self._path.open("xb", buffering=1 << 20)
+        self._file = open(open_private(self._path), "wb", buffering=1 << 20)  # noqa: SIM115
         self._digest = hashlib.sha256()
         self._size = 0
         self._lines = 0
@@ -66,17 +66,13 @@ class StagedFile:
         if chunk:
             self._open_line = not chunk.endswith(b"\n")
 
-    def finish(self) -> Body:
-        """The body, once a crash of the machine would not lose it."""
+    def finish(self) -> StagedBody:
+        """Sync the file and its folder, so that a crash of the machine does not lose the body."""
         self._file.flush()
         os.fsync(self._file.fileno())
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(self._path.parent)
         self._finished = True
-        return Body(
+        return StagedBody(
             self._digest.hexdigest(),
             self._size,
             self._lines + self._open_line,

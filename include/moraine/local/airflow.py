@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import json
-import subprocess
 import sys
-import urllib.request
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
 
+import psutil
 import psycopg
 
-from moraine.local.errors import StackError
-from moraine.local.part import LOOPBACK, Command, Event, Part, Report
+from moraine.http import DELEGATION_PATH
+from moraine.local.certificates import StackCertificates
+from moraine.local.home import Vault
+from moraine.local.part import LOOPBACK, Command, Event, Part, Report, StackError, locked, run_tool
 from moraine.local.postgres import Postgres
-from moraine.local.processes import inherited_environment
+from moraine.local.processes import catches_termination, grandchildren, inherited_environment
 from moraine.local.spark import USER as SPARK_USER
-from moraine.local.vault import Vault, write_private
 from moraine.settings import StackSettings
+from moraine.tls.files import write_private
 
 ADMIN = "admin"
 _LOCAL_SETTINGS = """\
@@ -32,38 +34,36 @@ adjust()
 _PARSING_PATIENCE = timedelta(seconds=60)
 
 
+@dataclass(repr=False)
 class Airflow:
-    """What the components share: one environment, one metadata database."""
+    """What Airflow's components share: one environment, one metadata database."""
 
-    def __init__(
-        self,
-        settings: StackSettings,
-        vault: Vault,
-        postgres: Postgres,
-        project: Path,
-    ) -> None:
-        self.settings = settings
-        self.home = settings.home / "airflow"
-        self._vault = vault
-        self._postgres = postgres
-        self._project = project
-        self.extra: Mapping[str, str] = {}
-        """Laid over the environment of every component."""
+    settings: StackSettings
+    vault: Vault
+    postgres: Postgres
+    project: Path
+    certificates: StackCertificates
+    extra: Mapping[str, str] = field(default_factory=dict)
+    """More variables for every component; they override the others."""
+
+    @property
+    def home(self) -> Path:
+        return self.settings.home / "airflow"
 
     @property
     def url(self) -> str:
-        return f"http://{LOOPBACK}:{self.settings.ports.airflow}"
+        return f"{self.certificates.scheme}://{LOOPBACK}:{self.settings.ports.airflow}"
 
     @property
     def database_url(self) -> str:
-        return self._postgres.airflow_url
+        return self.postgres.airflow_url
 
     @property
     def dags_folder(self) -> Path:
-        return Path(self.extra.get("AIRFLOW__CORE__DAGS_FOLDER", self._project / "dags"))
+        return Path(self.extra.get("AIRFLOW__CORE__DAGS_FOLDER", self.project / "dags"))
 
     def variables(self) -> dict[str, str]:
-        """Settings and connections, as every process that uses this Airflow needs them."""
+        """Settings and connections for every process that uses this Airflow."""
         options = {
             f"AIRFLOW__{section.upper()}__{name.upper()}": value
             for section, values in self._options().items()
@@ -76,18 +76,17 @@ class Airflow:
         return {"AIRFLOW_HOME": str(self.home), **options, **connections}
 
     def environment(self) -> dict[str, str]:
-        """Of the components. Their titles must not overwrite the mark they are found by."""
+        """For the components. Their titles must not overwrite the mark they are found by."""
         return {**self.variables(), **self.extra, "SPT_NOENV": "1"}
 
     def prepare(self, report: Report) -> None:
-        """Write the files Airflow wants, and bring its database to this version of Airflow."""
-        (self.home / "config").mkdir(parents=True, exist_ok=True)
-        with (self.home / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # the components are prepared side by side
+        """Write Airflow's files, and migrate its database to this version of Airflow."""
+        with locked(self.home):  # the components are prepared in parallel
+            (self.home / "config").mkdir(exist_ok=True)
             (self.home / "config" / "airflow_local_settings.py").write_text(_LOCAL_SETTINGS)
-            write_private(self._passwords_file, json.dumps({ADMIN: self._vault.airflow_admin}))
+            write_private(self._passwords_file, json.dumps({ADMIN: self.vault.airflow_admin}))
             if not self._is_migrated():
-                report(Event("airflow", "making its database (once)"))
+                report(Event("airflow", "creating its database (once)"))
                 self._migrate()
 
     def _is_migrated(self) -> bool:
@@ -95,17 +94,12 @@ class Airflow:
         return marker.exists() and marker.read_text() == version("apache-airflow")
 
     def _migrate(self) -> None:
-        done = subprocess.run(
+        run_tool(
             [sys.executable, "-m", "airflow", "db", "migrate"],
+            "Airflow's database could not be created.",
             env={**inherited_environment(), **self.environment()},
             cwd=self.home,
-            capture_output=True,
-            text=True,
-            check=False,
         )
-        if done.returncode:
-            last = (done.stderr or done.stdout).strip()[-1500:]
-            raise StackError("Airflow's database could not be made.", details=last)
         (self.home / "migrated").write_text(version("apache-airflow"))
 
     @property
@@ -118,17 +112,17 @@ class Airflow:
         logs = str(self.home / "logs")
         return {
             "core": {
-                "dags_folder": str(self._project / "dags"),
-                "plugins_folder": str(self._project / "plugins"),
+                "dags_folder": str(self.project / "dags"),
+                "plugins_folder": str(self.project / "plugins"),
                 "load_examples": "False",
                 "executor": "LocalExecutor",
                 "parallelism": "16",
                 "dags_are_paused_at_creation": "False",
                 "execution_api_server_url": f"{self.url}/execution/",
-                "fernet_key": self._vault.airflow_fernet,
+                "fernet_key": self.vault.airflow_fernet,
                 "simple_auth_manager_users": f"{ADMIN}:admin",
                 "simple_auth_manager_passwords_file": str(self._passwords_file),
-                # Where the log server listens; the machine's own name may mean another interface.
+                # The address of the log server; the machine's own name may be another interface.
                 "hostname_callable": "urllib.request.localhost",
             },
             "database": {
@@ -140,12 +134,13 @@ class Airflow:
                 "port": str(ports.airflow),
                 "base_url": self.url,
                 "workers": "1",
-                "secret_key": self._vault.airflow_secret,
+                "secret_key": self.vault.airflow_secret,
+                **self._tls_options(),
             },
-            "api_auth": {"jwt_secret": self._vault.airflow_jwt, "jwt_issuer": "moraine"},
+            "api_auth": {"jwt_secret": self.vault.airflow_jwt, "jwt_issuer": "moraine"},
             "scheduler": {
                 "scheduler_idle_sleep_time": "0.1",
-                # A task that goes on for an hour ends when the scheduler is gone for so long.
+                # The long tasks of ingest end when the scheduler has been gone for this long.
                 "scheduler_health_check_threshold": "15",
                 # A task whose whole worker died is found after this long; the default is 5 min.
                 "task_instance_heartbeat_timeout": "60",
@@ -165,6 +160,18 @@ class Airflow:
             "usage_data_collection": {"enabled": "False"},
         }
 
+    def _tls_options(self) -> dict[str, str]:
+        """No client certificates: browsers and tasks have none. The CA is for Airflow's own
+        clients, which call the server through `execution_api_server_url`."""
+        if not self.certificates.enabled:
+            return {}
+        return {
+            "ssl_cert": str(self.certificates.cert()),
+            "ssl_key": str(self.certificates.key()),
+            "ssl_ca_file": str(self.certificates.ca),
+            "ssl_cert_reqs": "none",
+        }
+
     def _connections(self) -> dict[str, dict[str, object]]:
         ports = self.settings.ports
         return {
@@ -173,7 +180,7 @@ class Airflow:
                 "host": LOOPBACK,
                 "port": ports.postgres,
                 "login": "moraine",
-                "password": self._vault.ledger,
+                "password": self.vault.ledger,
                 "schema": "moraine",
             },
             "moraine_spark": {
@@ -181,22 +188,23 @@ class Airflow:
                 "host": LOOPBACK,
                 "port": ports.spark,
                 "login": SPARK_USER,
-                # The provider's hook knows no session id: whoever builds the URL appends it.
-                "extra": {"session_id": self._vault.spark_session},
+                "password": self.vault.spark_token,
+                # The provider's hook knows no session id: Moraine appends it to the URL.
+                "extra": {"session_id": self.vault.spark_session, "use_ssl": False},
             },
             "moraine_airflow": {
                 "conn_type": "http",
                 "host": LOOPBACK,
                 "port": ports.airflow,
-                "schema": "http",
+                "schema": self.certificates.scheme,
                 "login": ADMIN,
-                "password": self._vault.airflow_admin,
+                "password": self.vault.airflow_admin,
             },
         }
 
 
 class Component(Part):
-    needs = ("postgres",)
+    needs: tuple[str, ...] = ("postgres",)
     arguments: tuple[str, ...] = ()
 
     def __init__(self, airflow: Airflow) -> None:
@@ -219,6 +227,7 @@ class Component(Part):
 
 class ApiServer(Component):
     name = "api-server"
+    stop_seconds = 5  # it is closed by then; what takes longer is Python freeing its modules
 
     @property
     def ports(self) -> dict[str, int]:
@@ -231,17 +240,15 @@ class ApiServer(Component):
 
     def probe(self, since: datetime) -> None:
         del since
-        health = f"{self._airflow.url}/api/v2/monitor/health"
-        with urllib.request.urlopen(health, timeout=5) as answer:  # noqa: S310
-            if json.load(answer)["metadatabase"]["status"] != "healthy":
-                raise StackError("Airflow does not reach its database.")
+        health = self._airflow.certificates.get(f"{self.url}/api/v2/monitor/health", timeout=5)
+        if json.loads(health)["metadatabase"]["status"] != "healthy":
+            raise StackError("Airflow does not reach its database.")
 
     def settle(self, report: Report) -> None:
-        """The interface for tasks is only built when it is first asked for, which takes seconds:
-        let those not be the first task's."""
+        """Ask for the interface for tasks once: it is built on demand, which takes seconds, and the
+        first task need not wait for it."""
         del report
-        health = f"{self._airflow.url}/execution/health"
-        urllib.request.urlopen(health, timeout=60).close()  # noqa: S310
+        self._airflow.certificates.get(f"{self.url}/execution/health", timeout=60)
 
 
 class _Job(Component):
@@ -264,13 +271,25 @@ class _Job(Component):
 
 
 class Scheduler(_Job):
+    """Starts Dag runs as soon as it runs itself, so whatever they use is ready before it. Told to
+    stop, it waits for the tasks that run."""
+
     name = "scheduler"
     job_type = "SchedulerJob"
-    stop_seconds = 5  # it would wait for running tasks; those find their way back by the ledger
+    needs = ("postgres", "catalog", "spark", "api-server")
+    stop_seconds = 20  # a purge that is still running then is taken over after the next start
+    signal_group = False  # a task that has only just been forked would die of the signal
 
     @property
     def ports(self) -> dict[str, int]:
         return {"stack.ports.airflow-logs": self._airflow.settings.ports.airflow_logs}
+
+    def while_stopping(self, pid: int) -> None:
+        """Ask the tasks to end: those that would run for an hour do, and report success."""
+        for task in grandchildren(pid):
+            if catches_termination(task):
+                with contextlib.suppress(psutil.Error):
+                    task.terminate()
 
 
 class Triggerer(_Job):
@@ -288,7 +307,7 @@ class DagProcessor(_Job):
     def _check(self, connection: psycopg.Connection, since: datetime) -> None:
         super()._check(connection, since)
         if datetime.now(UTC) > since + _PARSING_PATIENCE:
-            return  # a file without a Dag never shows up; the UI tells of files with errors
+            return  # a file without a Dag never shows up; the UI lists files with errors
         rows = connection.execute(
             "select relative_fileloc from dag where last_parsed_time > %(since)s"
             " union select filename from import_error where timestamp > %(since)s",
@@ -299,13 +318,41 @@ class DagProcessor(_Job):
             raise StackError(f"Not read yet: {', '.join(sorted(missing))}.")
 
     def _dag_files(self) -> set[str]:
-        """By Airflow's own rule of thumb for what may hold a Dag."""
+        """Airflow's own heuristic for which files may hold a Dag."""
         found = set()
         for path in self._airflow.dags_folder.glob("*.py"):
             text = path.read_text(errors="replace").lower()
             if "dag" in text and "airflow" in text:
                 found.add(path.name)
         return found
+
+
+class MoraineApi(Component):
+    """Moraine's API for machines, by mutual TLS; see ADR 0024."""
+
+    name = "moraine-api"
+    needs = ("postgres", "api-server")
+
+    @property
+    def ports(self) -> dict[str, int]:
+        return {"stack.ports.api": self._airflow.settings.ports.api}
+
+    @property
+    def url(self) -> str:
+        return f"https://{LOOPBACK}:{self._airflow.settings.ports.api}"
+
+    def command(self) -> Command:
+        return Command(
+            argv=(sys.executable, "-c", "from moraine.cli import main; main()", "api"),
+            directory=self._airflow.home,
+            # OTLP is served by the api-server, whose port would not be free for it otherwise.
+            env={**self._airflow.environment(), "MORAINE_INGEST__OTLP__GRPC_PORT": "0"},
+        )
+
+    def probe(self, since: datetime) -> None:
+        del since
+        live = f"{self.url}{DELEGATION_PATH}/health/live"
+        self._airflow.certificates.get(live, timeout=5, as_client=True)
 
 
 COMPONENTS: tuple[type[Component], ...] = (ApiServer, Scheduler, DagProcessor, Triggerer)

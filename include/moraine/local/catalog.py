@@ -1,4 +1,4 @@
-"""Iceberg's own REST catalog fixture, on a SQLite database; the stack's keeps local files."""
+"""Iceberg's own REST catalog fixture on a SQLite database, with tables in local files."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 
-from moraine.local.classes import Classes
-from moraine.local.files import file_uri
-from moraine.local.jars import Jars
+from moraine.local.home import file_uri
+from moraine.local.jars import Classes, Jars
 from moraine.local.java import find_java
 from moraine.local.part import LOOPBACK, Command, Part, Report
 from moraine.settings import StackSettings
 
 
-class RestCatalog(Part):
+class CatalogServer(Part):
     name = "catalog"
 
     def __init__(self, settings: StackSettings, jars: Jars, classes: Classes) -> None:
@@ -47,7 +46,7 @@ class RestCatalog(Part):
         self._classes.compile(java, report)
 
     def clean(self) -> None:
-        """SQLite's driver unpacks its library anew at every start."""
+        """SQLite's driver unpacks its library again at every start."""
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._scratch.mkdir()
 
@@ -106,5 +105,5 @@ def fixture_command(
 
 
 def _variable(name: str) -> str:
-    """How the fixture reads a property from its environment."""
+    """The variable from which the fixture reads a property."""
     return "CATALOG_" + name.upper().replace("-", "__").replace(".", "_")

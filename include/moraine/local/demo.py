@@ -1,41 +1,54 @@
-"""The demo: one real table, purged from HTTP to Spark and back, on the embedded stack; another one
-that is made and dropped through the gateway; and one that lines of JSON are written to."""
+"""The demo on the embedded stack: a table that is purged from HTTP to Spark and back, one that is
+made and dropped through the gateway, and one that JSON lines are written to."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import requests
 import uuid6
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
 from rich.console import Console
-from rich.table import Table
 
-from moraine.api.app import GATEWAY_PATH
-from moraine.api.client import DelegationClient
 from moraine.catalog.client import RestCatalog
-from moraine.catalog.iceberg import IcebergCatalog
-from moraine.display import follow_progress, history_table, result_tables
-from moraine.local.demo_ingest import IngestDemo
-from moraine.local.progress import ProgressDisplay
-from moraine.local.samples import write_orders
+from moraine.client.adapter import idempotency_key
+from moraine.client.catalog import connect
+from moraine.client.delegation import DelegationClient
+from moraine.display import follow_progress
+from moraine.gateway.model import GATEWAY_PATH
+from moraine.iceberg.config import read_lifetime
+from moraine.local.commands import ProgressDisplay, short_path
+from moraine.local.demo_ingest import IngestDemo, say
 from moraine.local.stack import Stack
+from moraine.operations.purge.model import Phase
 from moraine.settings import get_settings
-from moraine.spark import connect
+from moraine.spark import session
+from moraine.words import counted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 CATALOG, NAMESPACE = "demo", "shop"
 _POLL_SECONDS = 0.2
 _KINDS = {
-    "data files": r"^data/.*(?<!-deletes)\.parquet$",
-    "row-level deletes": r"^data/.*-deletes\.parquet$",
-    "manifests": r"^metadata/(?!snap-).*\.avro$",
-    "manifest lists": r"^metadata/snap-.*\.avro$",
-    "metadata files": r"^metadata/.*\.metadata\.json$",
+    "data file": r"^data/.*(?<!-deletes)\.parquet$",
+    "delete file": r"^data/.*-deletes\.parquet$",
+    "manifest": r"^metadata/(?!snap-).*\.avro$",
+    "manifest list": r"^metadata/snap-.*\.avro$",
+    "metadata file": r"^metadata/.*\.metadata\.json$",
 }
+_NEXT = """\
+Next:
+  make up         keeps this stack running: Airflow's page, the API, the gateway
+  README.md       the same requests with curl, from "The API by example" on
+  docs/README.md  how it works, and how to run it on machines of your own"""
 
 
 def run(console: Console) -> None:
@@ -43,7 +56,7 @@ def run(console: Console) -> None:
     stack = Stack.configured()
     was_running = stack.is_running()
     started = time.monotonic()
-    console.rule("[bold]Moraine: purge a table, from HTTP to Spark and back")
+    console.print("[bold]Moraine on this machine: a purge, the gateway and ingest[/bold]")
     try:
         _step(console, 1, "Start PostgreSQL, an Iceberg REST catalog, Spark and Airflow here")
         with ProgressDisplay(console) as report:
@@ -52,90 +65,103 @@ def run(console: Console) -> None:
         get_settings.cache_clear()
         _purge_a_table(console, stack)
         _use_the_gateway(console, stack)
-        _step(console, 7, "Ingest: lines of JSON become rows, once")
+        _step(console, 5, "Ingest: JSON lines become rows, once")
         IngestDemo(console, stack).run()
     finally:
-        if was_running:
-            console.print("\nThe stack was running before, so it goes on.")
-        else:
-            with console.status("Stopping what was started"):
+        if not was_running:
+            with console.status("stopping what was started"):
                 stack.down()
-            console.print("\nStopped everything that was started.")
-    console.print(
-        f"Done in {time.monotonic() - started:.0f} s. `make up` keeps the stack running.",
-        highlight=False,
-    )
+    kept = short_path(stack.home)
+    stopped = f"The stack is stopped; its data is in {kept}."
+    end = "The stack was running before and goes on." if was_running else stopped
+    console.print(f"\nDone in {time.monotonic() - started:.0f} s. {end}\n{_NEXT}", highlight=False)
 
 
 def _purge_a_table(console: Console, stack: Stack) -> None:
     table = f"orders_{int(time.time())}"
+    name = f"{CATALOG}.{NAMESPACE}.{table}"
     folder = stack.home / "warehouse" / NAMESPACE / table
     client = DelegationClient(get_settings())
 
-    _step(console, 2, f"Write the table {CATALOG}.{NAMESPACE}.{table} through Spark")
+    _step(console, 2, f"Write the table {name} with Spark")
     with console.status("three inserts, a DELETE and an UPDATE that write row-level deletes"):
-        spark = connect(stack.spark.url)
-        write_orders(spark, f"{CATALOG}.{NAMESPACE}.{table}")
-        rows = spark.table(f"{CATALOG}.{NAMESPACE}.{table}").count()
-        snapshots = spark.table(f"{CATALOG}.{NAMESPACE}.{table}.snapshots").count()
+        spark = session.connect(stack.spark.client_url)
+        write_orders(spark, name)
+        rows = spark.table(name).count()
+        snapshots = spark.table(f"{name}.snapshots").count()
         spark.stop()
-    console.print(f"{rows:,} rows in {snapshots} snapshots. Its files on disk:")
-    console.print(_files_table(folder))
+    say(console, f"{rows:,} rows in {counted(snapshots, 'snapshot')}, some deleted or updated.")
+    say(console, f"On disk: {_kinds(folder)}.")
 
     _step(console, 3, "Purge it: POST /delegation-service/api/v1/tasks/execute/synchronous")
-    payload = client.purge_payload(CATALOG, [NAMESPACE], table)
-    console.print_json(json.dumps(payload))
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(client.purge_and_wait, CATALOG, [NAMESPACE], table)
-        task_id = _find_task(client, f"{CATALOG}.{NAMESPACE}.{table}", answer)
+        answer = pool.submit(client.purge, CATALOG, [NAMESPACE], table, wait=True)
+        task_id = _find_task(client, name, answer)
         with follow_progress(console) as show:
             for event, data in client.events(task_id):
                 show(event, data)
     told = answer.result()
-    console.print(f"The answer: {told['status']}. {told['message']}", highlight=False)
-    for shown in result_tables(told["execution_result"]):
-        console.print(shown)
-
-    _step(console, 4, "Look for files that are left")
+    say(console, f"{told['status']}: {told['message']}")
+    say(console, f"In this order: {_phases(told['execution_result'])}.")
     left = _files(folder)
-    console.print(f"{len(left)} files in {folder.relative_to(stack.home)}.", highlight=False)
-    console.print("The catalog can drop its entry now; the demo does that for it.")
+    say(console, f"On disk now: {counted(len(left), 'file')}. The catalog can drop its entry.")
     RestCatalog(get_settings().catalogs[CATALOG]).drop_table([NAMESPACE], table)
-
-    _step(console, 5, f"What the ledger says of task {task_id}")
-    console.print(history_table(client.task(task_id)))
+    say(console, f"The ledger has every step of task {task_id}:")
+    say(console, f"  {_history(client.task(task_id))}.")
     if left:
         raise SystemExit("Files are left: this is a bug.")
 
 
 def _use_the_gateway(console: Console, stack: Stack) -> None:
     uri = f"{get_settings().airflow.url}{GATEWAY_PATH}/{CATALOG}"
-    _step(console, 6, f"The same catalog through the gateway: {uri}")
-    catalog = IcebergCatalog(uri)
-    lifetime = catalog.server_config.key_lifetime
-    console.print(f"It understands idempotency keys; each is good for {lifetime}.", highlight=False)
+    _step(console, 4, f"The same catalog through the gateway: {uri}")
+    ca = get_settings().airflow.tls.ca
+    trusted: dict[str, Any] = {"ssl": {"cabundle": str(ca)}} if ca else {}
+    catalog = connect(uri, **trusted)
+    answer = requests.get(f"{uri}/v1/config", timeout=60, verify=str(ca) if ca else True)
+    lifetime = read_lifetime(answer.json())
     table, key = f"baskets_{int(time.time())}", str(uuid6.uuid7())
-    field = {"id": 1, "name": "id", "type": "long", "required": False}
-    schema = {"type": "struct", "schema-id": 0, "fields": [field]}
-    uuids = [
-        catalog.create_table(NAMESPACE, table, schema, idempotency_key=key).uuid for _ in range(2)
-    ]
-    console.print(
-        f"{NAMESPACE}.{table}, created twice with the key {key}: table {uuids[0]}, and again "
-        f"{uuids[1]}.",
-        highlight=False,
-    )
+    schema = Schema(NestedField(1, "id", LongType()))
+    with idempotency_key(key):
+        uuids = [
+            catalog.create_table((NAMESPACE, table), schema).metadata.table_uuid for _ in range(2)
+        ]
+    say(console, f"Every change may carry an Idempotency-Key, which is good for {lifetime}.")
+    say(console, f"{NAMESPACE}.{table}, created twice with one key: one table, {uuids[0]}.")
     with console.status("DELETE …?purgeRequested=true: a delegated purge, then a drop"):
-        catalog.drop_table(NAMESPACE, table, purge=True)
+        catalog.purge_table((NAMESPACE, table))
     folder = stack.home / "warehouse" / NAMESPACE / table
-    left, there = _files(folder), catalog.table_exists(NAMESPACE, table)
-    console.print(
-        f"Dropped with its files: {len(left)} are left, and the catalog "
-        f"{'still has it' if there else 'does not know it any more'}.",
-        highlight=False,
-    )
+    left, there = _files(folder), catalog.table_exists((NAMESPACE, table))
+    entry = "still there" if there else "gone"
+    words = f"{counted(len(left), 'file')} left, its entry in the catalog is {entry}"
+    say(console, f"DELETE …?purgeRequested=true purges it, then drops it: {words}.")
     if left or there or len(set(uuids)) > 1:
         raise SystemExit("That is not as it should be: this is a bug.")
+
+
+def write_orders(spark: SparkSession, table: str) -> None:
+    """A format 2 table with several snapshots, row-level deletes and statistics."""
+    namespace = table.rsplit(".", 1)[0]
+    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
+    spark.sql(
+        f"""
+        CREATE TABLE {table} (id BIGINT, customer STRING, amount DECIMAL(10, 2), day DATE)
+        USING iceberg PARTITIONED BY (days(day))
+        TBLPROPERTIES ('format-version' = '2', 'write.delete.mode' = 'merge-on-read',
+                       'write.update.mode' = 'merge-on-read')
+        """
+    )
+    for number in range(3):
+        spark.sql(
+            f"""
+            INSERT INTO {table}
+            SELECT id, concat('customer ', id % 7), id * 1.25,
+                   date_add(DATE'2026-01-01', CAST(id % 4 AS INT))
+            FROM range({number * 1000}, {number * 1000 + 1000})
+            """  # noqa: S608 - the caller's own table
+        )
+    spark.sql(f"DELETE FROM {table} WHERE id % 5 = 0")  # noqa: S608
+    spark.sql(f"UPDATE {table} SET amount = 0 WHERE id % 7 = 0")  # noqa: S608
 
 
 def _step(console: Console, number: int, words: str) -> None:
@@ -156,10 +182,27 @@ def _files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def _files_table(folder: Path) -> Table:
-    shown = Table("what", "files", "bytes")
-    for kind, pattern in _KINDS.items():
-        files = [f for f in _files(folder) if re.search(pattern, str(f.relative_to(folder)))]
-        size = sum(file.stat().st_size for file in files)
-        shown.add_row(kind, str(len(files)), f"{size:,}")
-    return shown
+def _kinds(folder: Path) -> str:
+    """`12 data files, 8 delete files, …`."""
+    names = [str(file.relative_to(folder)) for file in _files(folder)]
+    return ", ".join(
+        counted(sum(bool(re.search(pattern, name)) for name in names), kind)
+        for kind, pattern in _KINDS.items()
+    )
+
+
+def _phases(result: dict[str, Any]) -> str:
+    """`content 20, manifests 9, …`: how many files each phase deleted."""
+    done = result["by_phase"]
+    return ", ".join(
+        f"{phase.replace('_', ' ')} {done[phase]['deleted']}" for phase in Phase if phase in done
+    )
+
+
+def _history(task: dict[str, Any]) -> str:
+    """`SUBMITTED, RUNNING after 0.5 s, …`: the states of a task and when it reached them."""
+    moments = [(row["ledger_status"], datetime.fromisoformat(row["at"])) for row in task["history"]]
+    (first, began), *later = moments
+    return ", ".join(
+        [first, *(f"{state} after {(at - began).total_seconds():.1f} s" for state, at in later)]
+    )

@@ -1,32 +1,38 @@
-"""The jars of Spark and the catalogs: fetched once with Ivy, checked, shared between clones.
+"""The jars of Spark and the catalogs, fetched once with Ivy and shared between clones; and two
+Java classes of our own.
 
-`ivy.xml` says what is wanted, `jars.sha256` which files those must be. A jar gets its name in the
-cache only after its checksum was found right, so an interrupted download leaves nothing that
-could be taken for a jar.
+`ivy.xml` says which jars are wanted, `jars.sha256` has their checksums. A jar gets its name in the
+cache only after its checksum was verified, so an interrupted download leaves no damaged jar.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from moraine.local.errors import StackError
 from moraine.local.java import Java
-from moraine.local.part import Event, Report
+from moraine.local.part import Event, Report, StackError, locked, run_tool
+from moraine.words import counted
 
 STACK = ("spark", "catalog")
 """The configurations of `ivy.xml` that the stack needs; the others are fetched on demand."""
 
 _HERE = Path(__file__).parent
+_SOURCES = (_HERE / "LoopbackCatalog.java", _HERE / "PlainLocalFileSystem.java")
+_CORE_SITE = """\
+<configuration>
+  <property><name>fs.file.impl</name><value>moraine.PlainLocalFileSystem</value></property>
+</configuration>
+"""
 _PATTERN = "[conf]/[artifact]-[revision](-[classifier]).[ext]"
-_LINES_OF_TROUBLE = ("unresolved", "not found", "failed", "exception", "error", "warn")
+_TROUBLE = ("unresolved", "not found", "failed", "exception", "error", "warn")
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class Jars:
         return cls(cache or default_cache(), read_checksums(_HERE / "jars.sha256"))
 
     def class_path(self, configuration: str) -> list[Path]:
-        """Named one by one: the cache may hold other versions beside these."""
+        """Each jar by name: the cache may hold other versions too."""
         return [self.cache / name for name in self._names({configuration})]
 
     def fetch(
@@ -52,13 +58,11 @@ class Jars:
         settings: Path | None = None,
         configurations: Collection[str] = STACK,
     ) -> None:
-        """Make sure that every jar of these configurations is there and is the right one."""
+        """Download the jars of these configurations that are missing or have a wrong checksum."""
         if not self._wrong(configurations):
             return
-        self.cache.mkdir(parents=True, exist_ok=True)
-        with (self.cache / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            missing = self._wrong(configurations)  # somebody else may have fetched them meanwhile
+        with locked(self.cache):
+            missing = self._wrong(configurations)  # another process may have fetched them
             if missing:
                 self._download(missing, java, report, settings)
 
@@ -82,7 +86,7 @@ class Jars:
             _run_ivy(java, Path(draft), incomplete, show, settings)
             for name in missing:
                 self._adopt(Path(draft) / name, name)
-        report(Event("jars", f"{len(missing)} jars fetched and checked", ready=True))
+        report(Event("jars", f"{counted(len(missing), 'jar')} fetched and checked", ready=True))
 
     def _adopt(self, jar: Path, name: str) -> None:
         found = sha256(jar)
@@ -91,11 +95,48 @@ class Jars:
         if found != self.checksums[name]:
             raise StackError(
                 f"{name} has the checksum {found}, but {self.checksums[name]} is pinned in "
-                "jars.sha256: do not use this repository, or renew the list if you trust it."
+                "jars.sha256: do not use this repository, or update the list if you trust it."
             )
         target = self.cache / name
         target.parent.mkdir(exist_ok=True)
         jar.replace(target)
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Our two Java classes, compiled once per home: see the comments in their sources."""
+
+    home: Path
+    jars: Jars
+
+    @property
+    def folder(self) -> Path:
+        """Goes first on a class path: it also configures Hadoop."""
+        content = b"".join(source.read_bytes() for source in _SOURCES) + _CORE_SITE.encode()
+        return self.home / "classes" / hashlib.sha256(content).hexdigest()[:12]
+
+    def compile(self, java: Java, report: Report) -> None:
+        with locked(self.folder.parent):  # the catalog and Spark are prepared side by side
+            if not self.folder.exists():
+                report(Event("catalog", "compiling its launcher"))
+                self._compile(java)
+
+    def _compile(self, java: Java) -> None:
+        draft = self.folder.with_suffix(".partial")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir()
+        class_path = os.pathsep.join(str(path) for path in self.jars.class_path("catalog"))
+        run_tool(
+            [
+                java.javac,
+                "-J-XX:TieredStopAtLevel=1",  # for two files, half the time
+                *("-proc:none", "-nowarn", "-cp", class_path, "-d", draft),
+                *_SOURCES,
+            ],
+            "The catalog's launcher does not compile.",
+        )
+        (draft / "core-site.xml").write_text(_CORE_SITE)
+        draft.rename(self.folder)
 
 
 def default_cache() -> Path:
@@ -127,12 +168,12 @@ def _run_ivy(
     show: Callable[[int], None],
     settings: Path | None,
 ) -> None:
-    """Ivy comes with PySpark. Its own cache lives and dies with this download."""
+    """Run the Ivy that comes with PySpark. Its own cache is deleted after this download."""
     command: list[str | Path] = [java.java, "-jar", _ivy_jar(), "-ivy", _HERE / "ivy.xml"]
     if settings:
         command += ["-settings", settings.expanduser()]
     command += ["-cache", target / "ivy", "-confs", *configurations]
-    command += ["-types", "jar", "bundle", "-retrieve", f"{target}/{_PATTERN}"]
+    command += ["-types", "jar", "bundle", "tar.gz", "-retrieve", f"{target}/{_PATTERN}"]
     show(0)
     done, trouble = 0, ""
     ivy = subprocess.Popen(
@@ -145,7 +186,7 @@ def _run_ivy(
                 if line.startswith(("\tfound ", "\t[SUCCESSFUL ]")):
                     done += 1
                     show(done)
-                elif any(word in line.lower() for word in _LINES_OF_TROUBLE):
+                elif any(word in line.lower() for word in _TROUBLE):
                     trouble += line
         except BaseException:
             ivy.kill()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from moraine.local.errors import StackError
+from moraine.local.part import StackError
 
 VERSION = 17  # Spark 4.1 fails on Java 25, and is tested by Iceberg on 17
 

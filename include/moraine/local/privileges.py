@@ -1,9 +1,9 @@
-"""PostgreSQL refuses to run as root: run it as nobody then, wherever the project lies.
+"""PostgreSQL refuses to run as root. Started by root, it runs as an unprivileged user.
 
-A clone below a home folder with mode 0700, or a virtual environment there, is out of nobody's
-reach. Then the process keeps one capability, to search folders it may not enter; nothing is
-opened to other users. Where even that is not to be had (some containers), the caller moves to a
-folder that everybody reaches.
+That user cannot enter a clone or a virtual environment in a home folder with mode 0700. Then the
+process keeps one capability, to search folders that it may not enter; no folder is opened to other
+users. Where even that is not possible (some containers), the caller uses a folder that every user
+can enter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from moraine.local.errors import StackError
+from moraine.local.part import StackError
 
 _USER = "nobody"
 _CAPABILITIES = ("dac_read_search", "dac_override")  # the first is the lesser; Docker drops it
@@ -33,22 +33,21 @@ def give_to_unprivileged(path: Path) -> None:
 
 
 def belongs_to_us(path: Path) -> bool:
-    """Whether nobody else can have put something there."""
+    """Whether no other user can have put something there."""
     owners = {os.geteuid()} | ({_unprivileged_user().pw_uid} if is_root() else set())
     return path.lstat().st_uid in owners and not path.is_symlink()
 
 
 def unprivileged(binaries: Path, folder: Path) -> tuple[str, ...] | None:
-    """What to put before one of PostgreSQL's commands so that it does not run as root.
+    """The prefix for PostgreSQL's commands that keeps them from running as root.
 
-    Nothing when we are not root; None when there is no way to reach both the binaries and the
-    folder as another user.
+    Empty when we are not root; None when no other user can reach both the binaries and the folder.
     """
     if not is_root():
         return ()
     for prefix in _prefixes():
-        # pg_config looks for itself the way initdb and postgres do, which asks for more than
-        # being allowed to run them.
+        # pg_config finds itself as initdb and postgres do, which needs more than the right to
+        # run them.
         script = 'cd "$1" && "$2"/pg_config --bindir'
         reaches = subprocess.run(
             [*prefix, "sh", "-c", script, "sh", str(folder), str(binaries)],
@@ -73,7 +72,7 @@ def _prefixes() -> Iterator[tuple[str, ...]]:
     yield *identity, "--inh-caps=-all"
     for capability in _CAPABILITIES:
         # The secure bit makes access(2), by which PostgreSQL finds its own binaries, respect
-        # the capability. Others than this one do not outlive the exec.
+        # the capability. Other capabilities do not survive the exec.
         yield (
             *identity,
             "--securebits=+no_setuid_fixup",

@@ -1,6 +1,6 @@
 """What the embedded stack changes in Airflow's scheduler, through `airflow_local_settings.py`.
 
-Every Airflow process imports that file; only the scheduler has a use for this.
+Every Airflow process imports that file; only the scheduler is changed.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ import importlib
 import sys
 
 PRELOADED = (
-    "moraine.operations.purge.steps",
-    "moraine.runtime",
+    "moraine.operations.purge.service",
+    "moraine.operations.processes",
     "pandas",
     "psycopg",
     "pyarrow",
     "pyspark.sql.connect.session",
 )
-"""LocalExecutor forks its workers from the scheduler, and they fork the tasks. What the scheduler
-has imported, a task has at once; importing these anew would cost each task two to three seconds."""
+"""LocalExecutor forks its workers from the scheduler, and they fork the tasks. So a task has every
+module that the scheduler has imported. To import these would take each task two to three seconds.
+"""
 
 
 def adjust() -> None:
@@ -32,8 +33,8 @@ def adjust() -> None:
 
 
 def serve_logs(port: int | None = None) -> None:
-    """Airflow's server for the logs of running tasks, which has no setting for its address and
-    would listen on every interface."""
+    """Airflow's server for the logs of running tasks, on the loopback address. Airflow's own has no
+    setting for that and listens on every interface."""
     import uvicorn
     from airflow.configuration import conf
 

@@ -14,17 +14,17 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
-from moraine.local.classes import Classes
-from moraine.local.errors import StackError
-from moraine.local.files import file_uri
-from moraine.local.jars import Jars
+from moraine.local.home import Vault, file_uri
+from moraine.local.jars import Classes, Jars
 from moraine.local.java import find_java
-from moraine.local.part import LOOPBACK, Command, Part, Report
+from moraine.local.part import LOOPBACK, Command, Part, Report, StackError
 from moraine.settings import StackSettings
+from moraine.spark.session import with_plain_token
 
 USER = "moraine"
+TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - its name
 
-# Spark's own, and what the settings of a catalog may hold besides.
+# Spark's own pattern, and the secrets that a catalog's settings may hold.
 _REDACTED = (
     "(?i)secret|password|passwd|token|credential|access[.-]?key|account[.]key|sas|connection-string"
 )
@@ -44,7 +44,7 @@ logger.connect.level = info
 
 class SparkConnect(Part):
     name = "spark"
-    stop_seconds = 5  # Iceberg's pool for vended keys would hold up the end for ten
+    stop_seconds = 5  # Iceberg's pool for vended keys would delay the end by ten
 
     def __init__(
         self,
@@ -52,17 +52,17 @@ class SparkConnect(Part):
         jars: Jars,
         classes: Classes,
         catalog_url: str,
-        session: str,
+        vault: Vault,
     ) -> None:
         self._settings = settings
         self._jars = jars
         self._classes = classes
         self._catalog_url = catalog_url
-        self._session = session
+        self._vault = vault
         self._folder = settings.home / "spark"
         self._scratch = self._folder / "scratch"
         self.extra: dict[str, str] = {}
-        """More variables for the server and so for the Python workers on it."""
+        """More variables for the server, and so for its Python workers."""
 
     @property
     def ports(self) -> dict[str, int]:
@@ -74,15 +74,20 @@ class SparkConnect(Part):
         return f"sc://{LOOPBACK}:{self._settings.ports.spark}"
 
     @property
+    def client_url(self) -> str:
+        """With the token that the server asks for: do not log it."""
+        return with_plain_token(f"{self.url}/;token={self._vault.spark_token};use_ssl=false")
+
+    @property
     def session_url(self) -> str:
         """The session that all clients share: a new one would start a new Python daemon."""
-        return f"{self.url}/;user_id={USER};session_id={self._session}"
+        return f"{self.client_url};user_id={USER};session_id={self._vault.spark_session}"
 
     @property
     def environment(self) -> dict[str, str]:
         """What `spark-submit` and PySpark need to find this Spark and its configuration."""
         java: dict[str, str] = {}
-        with contextlib.suppress(StackError):  # who only wants the database needs no Java
+        with contextlib.suppress(StackError):  # a stack of only PostgreSQL needs no Java
             java = {"JAVA_HOME": str(find_java().home)}
         return {
             **java,
@@ -123,12 +128,13 @@ class SparkConnect(Part):
                 "spark-internal",
             ),
             directory=self._folder,
-            env={**self.environment, **self.extra},
+            # In the environment: options and files of options are easier to read for others.
+            env={**self.environment, **self.extra, TOKEN_VARIABLE: self._vault.spark_token},
         )
 
     def probe(self, since: datetime) -> None:
         del since
-        import grpc  # late: only this part has a use for it
+        import grpc  # late: only this part needs it
 
         with grpc.insecure_channel(f"{LOOPBACK}:{self._settings.ports.spark}") as channel:
             grpc.channel_ready_future(channel).result(timeout=2)
@@ -148,7 +154,7 @@ class SparkConnect(Part):
             "spark.driver.extraClassPath": class_path,
             "spark.executor.extraClassPath": class_path,
             "spark.driver.extraJavaOptions": (
-                # Out of memory, the server would go on with a dead context: better started anew.
+                # Out of memory, the server would go on with a dead context: let it be restarted.
                 "-XX:+UseParallelGC -XX:-UsePerfData -XX:+ExitOnOutOfMemoryError "
                 f'-Djava.io.tmpdir="{self._scratch}"'
             ),
@@ -172,7 +178,7 @@ class SparkConnect(Part):
             "spark.connect.grpc.binding.address": LOOPBACK,
             "spark.connect.grpc.binding.port": str(self._settings.ports.spark),
             "spark.connect.grpc.port.maxRetries": "0",
-            # The shared session must outlive a quiet night.
+            # The shared session must survive hours without a request.
             "spark.connect.session.manager.defaultSessionTimeout": "-1",
         }
 

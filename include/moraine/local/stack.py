@@ -1,4 +1,4 @@
-"""The embedded stack as a whole: up, down, and what lies between.
+"""The embedded stack as a whole: start it, stop it, and use its parts.
 
 with Stack.ephemeral(tmp_path) as stack:
     stack.up({"postgres"})
@@ -8,11 +8,10 @@ with Stack.ephemeral(tmp_path) as stack:
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import signal
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,15 +22,21 @@ from typing import Any
 import psutil
 from pydantic import ValidationError
 
-from moraine.local.airflow import ADMIN, COMPONENTS, Airflow
-from moraine.local.catalog import RestCatalog
-from moraine.local.classes import Classes
-from moraine.local.errors import StackError
-from moraine.local.files import file_uri, render_environment, render_settings
-from moraine.local.jars import Jars
+from moraine.local.airflow import ADMIN, COMPONENTS, Airflow, Component, MoraineApi
+from moraine.local.catalog import CatalogServer
+from moraine.local.certificates import StackCertificates
+from moraine.local.home import Vault, file_uri, merged, render_environment, render_settings
+from moraine.local.jars import Classes, Jars
 from moraine.local.java import find_java
-from moraine.local.part import Part, Report, silent
-from moraine.local.ports import free_ports, require_free
+from moraine.local.part import (
+    Part,
+    Report,
+    StackError,
+    free_ports,
+    locked,
+    require_free,
+    silent,
+)
 from moraine.local.postgres import Postgres
 from moraine.local.processes import (
     PART,
@@ -43,12 +48,12 @@ from moraine.local.processes import (
 from moraine.local.spark import SparkConnect
 from moraine.local.startup import Startup
 from moraine.local.supervisor import Supervisor
-from moraine.local.vault import Vault, write_private
 from moraine.settings import StackSettings, get_settings
+from moraine.tls.files import write_private
 
 PROJECT = Path(__file__).resolve().parents[3]
 
-_KINDS: tuple[type[Part], ...] = (Postgres, RestCatalog, SparkConnect, *COMPONENTS)
+_KINDS: tuple[type[Part], ...] = (Postgres, CatalogServer, SparkConnect, *COMPONENTS)
 _FAILPOINTS = "MORAINE_FAILPOINTS"
 _WORDS = {"exited": "failed", "fatal": "failed", "backoff": "failed"}
 
@@ -64,14 +69,14 @@ class PartStatus:
 
 class Stack:
     def __init__(self, settings: StackSettings, *, user_settings: Path | None = None) -> None:
-        """`user_settings` is a `moraine.toml` that the stack's own is laid over."""
+        """`user_settings` is a `moraine.toml`; the stack's own settings override it."""
         self.home = _absolute(settings.home)
         self.settings = settings.model_copy(update={"home": self.home})
         self._user_settings = user_settings
 
     @classmethod
     def configured(cls) -> Stack:
-        """The stack that the settings at hand describe."""
+        """The stack that the current settings describe."""
         file = Path(os.environ.get("MORAINE_CONFIG", PROJECT / "moraine.toml"))
         settings = get_settings().stack
         own = file.resolve().parent == _absolute(settings.home)
@@ -82,14 +87,14 @@ class Stack:
         """The stack whose data is in `home`, with the ports it was last started with."""
         chosen = home or os.environ.get("MORAINE_STACK__HOME") or StackSettings().home
         folder = _absolute(Path(chosen))
-        # Written by another version of Moraine it may not be readable; `down` works all the same.
+        # A file of another version of Moraine may not be readable; `down` works without it.
         with contextlib.suppress(FileNotFoundError, ValidationError):
             return cls(StackSettings.model_validate_json((folder / "stack.json").read_text()))
         return cls(StackSettings(home=folder))
 
     @classmethod
     def ephemeral(cls, folder: Path, **changes: Any) -> Stack:
-        """A stack of a test's own, on free ports."""
+        """A stack for one test, on free ports."""
         return cls(StackSettings(home=folder, ports=free_ports(), **changes))
 
     def __enter__(self) -> Stack:
@@ -110,22 +115,22 @@ class Stack:
         """Start these parts and what they need (by default all) and return when they answer.
 
         `extra_env` goes to Airflow's processes, and failpoints to Spark as well. A part that runs
-        with another command or environment is started anew; on a failure, what this call has
-        started is stopped again.
+        with another command or environment is restarted. If a part fails, the parts that this call
+        has started are stopped.
         """
         wanted = self._with_needs(self.parts if parts is None else parts)
-        self.home.mkdir(parents=True, exist_ok=True)
-        with self._lock():
+        with locked(self.home):
             self._require_disk()
             fresh = not self.supervisor.is_running()
             if fresh:
-                end_processes(self._processes())  # of a supervisord that was killed
+                end_processes(self._processes())  # left by a supervisord that was killed
             before = self._running()
             for name in wanted:
                 if name not in before:
                     require_free(name, self.parts[name].ports)
+            self.certificates.prepare()
             self._write_files()
-            # Settings given by variables reach the Dags as well.
+            # Settings in the caller's environment reach the Dags as well.
             given = {k: v for k, v in os.environ.items() if k.startswith("MORAINE_")}
             self.airflow.extra = {**given, **self.environment(), **(extra_env or {})}
             self.spark.extra = {k: v for k, v in self.airflow.extra.items() if k == _FAILPOINTS}
@@ -138,9 +143,9 @@ class Stack:
                 raise
 
     def down(self) -> None:
-        """Stop everything. Afterwards no process of this stack is left, whoever its parent."""
+        """Stop everything. No process of this stack is left, whatever its parent."""
         if self.home.exists():
-            with self._lock():
+            with locked(self.home):
                 self._take_down(None)
 
     def is_running(self) -> bool:
@@ -153,12 +158,11 @@ class Stack:
         lost = self._lost() if not states else {}
         result = []
         for name, part in self.parts.items():
+            pid = lost.get(name)
+            word = "lost" if pid else "stopped"
             if state := states.get(name):
-                word = state.state.lower()
-                result.append(PartStatus(name, _WORDS.get(word, word), state.pid, part.url))
-            else:
-                pid = lost.get(name)
-                result.append(PartStatus(name, "lost" if pid else "stopped", pid, part.url))
+                pid, word = state.pid, state.state.lower()
+            result.append(PartStatus(name, _WORDS.get(word, word), pid, part.url))
         return result
 
     @property
@@ -167,13 +171,14 @@ class Stack:
         return self.home / "drop"
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Every variable a process needs to use this stack. It holds secrets: do not log it."""
+        """Every variable that a client of this stack needs, secrets included: do not log it."""
         return {
             **self.spark.environment,
             **self.airflow.variables(),
             "MORAINE_CONFIG": str(self.home / "moraine.toml"),
             "MORAINE_STACK__HOME": str(self.home),
             "MORAINE_LEDGER__URL": self.postgres.ledger_url,
+            "MORAINE_LEDGER__EXECUTOR_URL": self.postgres.executor_url,
             "MORAINE_AIRFLOW__URL": self.airflow.url,
             "MORAINE_AIRFLOW__USERNAME": ADMIN,
             "MORAINE_AIRFLOW__PASSWORD": self.vault.airflow_admin,
@@ -181,8 +186,31 @@ class Stack:
             **(extra or {}),
         }
 
+    def own_settings(self) -> dict[str, Any]:
+        """Moraine's settings for this stack, without secrets."""
+        own: dict[str, Any] = {
+            "realm": "demo",
+            "workspace": file_uri(self.home / "workspace"),
+            "airflow": {"url": self.airflow.url, "username": ADMIN},
+            "catalogs": {
+                "demo": {
+                    "uri": self.catalog.url,
+                    "allowed-locations": [file_uri(self.home / "warehouse")],
+                }
+            },
+            "delegation": {"task": {"lease": {"lost-timeout-duration": "30s"}}},
+            "ingest": {
+                "filedrop": {
+                    "prefixes": {"drop": {"location": file_uri(self.drop_folder), "settle": "2s"}}
+                }
+            },
+        }
+        if self.settings.tls:
+            own["api"] = {"port": self.settings.ports.api}
+        return merged(own, self.certificates.settings())
+
     def fetch_jars(self, *, on_event: Report = silent) -> None:
-        """Download what `up` would need, without starting anything."""
+        """Download what `up` needs, without starting anything."""
         self._jars.fetch(find_java(), on_event, self.settings.ivy_settings)
 
     # --- One part -------------------------------------------------------------------------
@@ -200,26 +228,26 @@ class Stack:
         self._startup().start(self.parts[part], on_event)
 
     def stop(self, part: str) -> None:
-        self.supervisor.stop_part(part)
+        self.supervisor.stop_part(self.parts[part])
 
     def restart(self, part: str, *, on_event: Report = silent) -> None:
         self.stop(part)
         self.start(part, on_event=on_event)
 
     def kill(self, part: str) -> int:
-        """kill -9 to its first process, as a test of failure: supervisord starts it again.
+        """kill -9 its first process, for tests of failures: supervisord starts it again.
 
-        Returns the pid that was killed; `wait` for the next.
+        Returns the pid that was killed. `wait` returns when the next one answers.
         """
         pid = self.pid(part)
         if pid is None:
-            raise StackError(f"{part} does not run.")
+            raise StackError(f"{part} is not running.")
         os.kill(pid, signal.SIGKILL)
         wait_gone(pid, timeout=10)
         return pid
 
     def wait(self, part: str, since: datetime | None = None) -> None:
-        """Wait until a part answers that was killed, or is being started by somebody else."""
+        """Wait until a part answers that was killed, or that another process starts."""
         self._startup().wait(self.parts[part], since or datetime.now(UTC))
 
     def logs(self, part: str) -> Path:
@@ -237,26 +265,32 @@ class Stack:
         return Supervisor(self.home, self.vault.supervisor)
 
     @cached_property
-    def postgres(self) -> Postgres:
-        return Postgres(self.home, self.settings.ports.postgres, self.vault)
+    def certificates(self) -> StackCertificates:
+        return StackCertificates(self.settings)
 
     @cached_property
-    def catalog(self) -> RestCatalog:
-        return RestCatalog(self.settings, self._jars, self._classes)
+    def postgres(self) -> Postgres:
+        return Postgres(self.settings, self.vault, self.certificates, self._jars)
+
+    @cached_property
+    def catalog(self) -> CatalogServer:
+        return CatalogServer(self.settings, self._jars, self._classes)
 
     @cached_property
     def spark(self) -> SparkConnect:
-        session = self.vault.spark_session
-        return SparkConnect(self.settings, self._jars, self._classes, self.catalog.url, session)
+        return SparkConnect(self.settings, self._jars, self._classes, self.catalog.url, self.vault)
 
     @cached_property
     def airflow(self) -> Airflow:
-        return Airflow(self.settings, self.vault, self.postgres, PROJECT)
+        return Airflow(self.settings, self.vault, self.postgres, PROJECT, self.certificates)
 
     @cached_property
     def parts(self) -> dict[str, Part]:
         """In an order in which they can be started."""
-        components = [component(self.airflow) for component in COMPONENTS]
+        kinds: tuple[type[Component], ...] = COMPONENTS
+        if self.settings.tls:
+            kinds = (*COMPONENTS, MoraineApi)
+        components = [kind(self.airflow) for kind in kinds]
         return {p.name: p for p in (self.postgres, self.catalog, self.spark, *components)}
 
     @cached_property
@@ -287,19 +321,11 @@ class Stack:
     def _write_files(self) -> None:
         for folder in ("run", "logs", "workspace", "warehouse", "drop"):
             (self.home / folder).mkdir(exist_ok=True)
-        own = {
-            "realm": "demo",
-            "workspace": file_uri(self.home / "workspace"),
-            "airflow": {"url": self.airflow.url, "username": ADMIN},
-            "catalogs": {"demo": {"uri": self.catalog.url}},
-            "delegation": {"task": {"lease": {"lost-timeout-duration": "30s"}}},
-            "ingest": {
-                "filedrop": {
-                    "prefixes": {"drop": {"location": file_uri(self.drop_folder), "settle": "2s"}}
-                }
-            },
-        }
-        (self.home / "moraine.toml").write_text(render_settings(own, self._user_settings))
+        # Whoever writes there decides what is read and deleted.
+        (self.home / "workspace").chmod(0o700)
+        (self.home / "moraine.toml").write_text(
+            render_settings(self.own_settings(), self._user_settings)
+        )
         (self.home / "stack.json").write_text(self.settings.model_dump_json(indent=2))
         write_private(self.home / "env", render_environment(self.environment()))
 
@@ -308,7 +334,7 @@ class Stack:
         least = self.settings.min_free_disk_gb
         if free < least:
             raise StackError(
-                f"Only {free:.1f} GB are free on the disk of {self.home}, and the stack wants "
+                f"Only {free:.1f} GB are free on the disk of {self.home}, and the stack needs "
                 f"{least:g} GB: make room, or choose another folder with stack.home."
             )
 
@@ -317,13 +343,7 @@ class Stack:
     def _take_down(self, names: set[str] | None) -> None:
         """Stop some parts, or (None) all of them and supervisord with what it left behind."""
         running = self._running()
-        doomed = running if names is None else running & names
-        # The database goes last: the others say goodbye to it.
-        clients = doomed - {self.postgres.name}
-        with ThreadPoolExecutor(max_workers=32) as pool:
-            list(pool.map(self.supervisor.stop_part, clients))
-        for name in doomed - clients:
-            self.supervisor.stop_part(name)
+        self._stop(running if names is None else running & names)
         if names is None:
             self.supervisor.end()
             end_processes(self._processes())
@@ -331,10 +351,19 @@ class Stack:
                 pids = ", ".join(str(process.pid) for process in left)
                 raise StackError(f"These processes of the stack do not end: {pids}.")
 
+    def _stop(self, names: set[str]) -> None:
+        """Each after those that need it: a task that ends with its scheduler still reports to the
+        API server, which writes the outcome in the database."""
+        while names:
+            needed = {need for name in names for need in self.parts[name].needs}
+            with ThreadPoolExecutor(max_workers=32) as pool:
+                list(pool.map(self.stop, names - needed))
+            names = names & needed
+
     def _running(self) -> set[str]:
         if not self.supervisor.is_running():
             return set()
-        return {state.name for state in self.supervisor.states().values() if state.pid}
+        return {name for name, state in self.supervisor.states().items() if state.pid}
 
     def _processes(self) -> list[psutil.Process]:
         return find_processes(self.home, self.postgres.data)
@@ -345,13 +374,6 @@ class Stack:
             with contextlib.suppress(psutil.Error, KeyError):
                 found.setdefault(process.environ()[PART], process.pid)
         return found
-
-    @contextlib.contextmanager
-    def _lock(self) -> Iterator[None]:
-        """One `up` or `down` at a time for a home."""
-        with (self.home / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
 
 def use_environment_of_running_stack() -> bool:
@@ -366,5 +388,5 @@ def use_environment_of_running_stack() -> bool:
 
 
 def _absolute(home: Path) -> Path:
-    """A relative home is meant from the project, wherever the caller stands."""
+    """A relative home is relative to the project, not to the working directory."""
     return (PROJECT / home.expanduser()).resolve()

@@ -1,4 +1,4 @@
-"""Bringing parts up: side by side, each after those it needs, and known to answer."""
+"""Starts parts in parallel, each after those it needs, and waits until they answer."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from moraine.local.errors import StackError
-from moraine.local.part import Event, Part, Report
+from moraine.local.part import Event, Part, Report, StackError
 from moraine.local.processes import MARK, PART, tail
 from moraine.local.supervisor import Supervisor
-from moraine.local.vault import write_private
+from moraine.tls.files import write_private
 
 _PROBE_INTERVALS = (0.05, 0.5)
-"""Seconds: frequent at first, for PostgreSQL answers at once, then rarer, for every probe takes
-from the processor what the slow parts wait for."""
-_MOST_STARTS = 3
+"""Seconds. Frequent at first, because PostgreSQL answers at once; then rarer, because every probe
+takes processor time from the parts that start."""
+_MAX_STARTS = 3
 
 
 class Startup:
@@ -40,13 +39,13 @@ class Startup:
                 wait(futures.values(), return_when="FIRST_EXCEPTION")
             finally:
                 if not all(f.done() and f.exception() is None for f in futures.values()):
-                    self._aborted.set()  # a failure or Ctrl-C: the others need not go on
+                    self._aborted.set()  # after a failure or Ctrl-C: do not wait for the others
         errors = [error for future in futures.values() if (error := future.exception())]
         for error in sorted(errors, key=lambda error: isinstance(error, _Aborted)):
             raise error
 
     def start(self, part: Part, report: Report) -> None:
-        """Start one part as its spec says, unless it runs, and wait until it answers."""
+        """Start one part by its spec, unless it runs, and wait until it answers."""
         since = datetime.now(UTC)
         log = self._supervisor.log(part.name)
         log_start = log.stat().st_size if log.exists() else 0
@@ -71,7 +70,7 @@ class Startup:
                 reason = error
             state = self._supervisor.state(part.name)
             pids |= {state.pid} if state.pid else set()
-            if state.state in ("FATAL", "STOPPED") or len(pids) > _MOST_STARTS:
+            if state.state in ("FATAL", "STOPPED") or len(pids) > _MAX_STARTS:
                 raise self._failure(part, "ended at its start", log_start)
             if time.monotonic() > deadline:
                 what = f"did not answer within {self._patience.total_seconds():.0f} s"
@@ -86,11 +85,11 @@ class Startup:
                 raise _Aborted
         part.prepare(report)
         if self._write_spec(part) and self._supervisor.state(part.name).pid:
-            self._supervisor.stop_part(part.name)
+            self._supervisor.stop_part(part)
         self.start(part, report)
 
     def _write_spec(self, part: Part) -> bool:
-        """Returns whether the command is another than before."""
+        """Returns whether the command has changed."""
         command = part.command()
         text = json.dumps(
             {

@@ -1,4 +1,4 @@
-"""supervisord, which keeps the stack's processes running after `moraine up` has returned."""
+"""supervisord, which runs the stack's processes after `moraine up` has returned."""
 
 from __future__ import annotations
 
@@ -15,31 +15,29 @@ import xmlrpc.client
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import psutil
 from supervisor.xmlrpc import SupervisorTransport  # type: ignore[import-untyped]
 
-from moraine.local import launch
-from moraine.local.errors import StackError
-from moraine.local.part import Part
+from moraine.local import processes
+from moraine.local.part import Part, StackError, run_tool
 from moraine.local.privileges import belongs_to_us, is_root
 from moraine.local.processes import MARK, tail, wait_gone
-from moraine.local.vault import write_private
+from moraine.tls.files import write_private
 
-# A Unix socket's path may have 107 characters; supervisord first makes it with a suffix.
-_LONGEST_SOCKET_PATH = 90
+# A Unix socket's path may have 107 characters, and supervisord first appends a suffix.
+_MAX_SOCKET_PATH = 90
 _USER = "moraine"
+_START_SECONDS = 15
 _ALREADY_SO = {60, 70}  # supervisord's faults ALREADY_STARTED and NOT_RUNNING
 
 
 @dataclass(frozen=True)
 class ProcessState:
-    name: str
     state: str
     """supervisord's word: STOPPED, STARTING, RUNNING, BACKOFF, STOPPING, EXITED, FATAL."""
     pid: int | None
-    exit_status: int
 
 
 class Supervisor:
@@ -55,37 +53,30 @@ class Supervisor:
     def pid(self) -> int | None:
         try:
             pid = int(self._pidfile.read_text())
-        except (FileNotFoundError, ValueError):
-            return None
-        try:
             return pid if psutil.Process(pid).environ().get(MARK) == str(self._home) else None
-        except psutil.Error:
+        except (FileNotFoundError, ValueError, psutil.Error):
             return None
 
     def is_running(self) -> bool:
         if self.pid is None:
             return False
         try:
-            return bool(self._call("supervisor.getState")["statecode"] == 1)
+            return bool(self._call("getState")["statecode"] == 1)
         except (OSError, xmlrpc.client.Error):
             return False
 
-    def start(self, parts: Iterable[Part], env: dict[str, str], timeout: float = 15) -> None:
-        """Start supervisord with all parts known to it and none running."""
+    def start(self, parts: Iterable[Part], env: dict[str, str]) -> None:
+        """Start supervisord. It knows all parts and runs none."""
         self._make_folders()
         write_private(self._config, self.render_config(parts))
-        started = subprocess.run(
-            [sys.executable, "-m", "supervisor.supervisord", "-c", str(self._config)],
+        run_tool(
+            [sys.executable, "-m", "supervisor.supervisord", "-c", self._config],
+            "supervisord did not start.",
             env={**env, MARK: str(self._home)},
             cwd=self._home,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
         )
-        if started.returncode:
-            raise StackError(f"supervisord did not start: {started.stderr.strip()}")
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + _START_SECONDS
         while not self.is_running():
             if time.monotonic() > deadline:
                 raise StackError("supervisord does not answer.", details=tail(self._log))
@@ -93,25 +84,28 @@ class Supervisor:
 
     def states(self) -> dict[str, ProcessState]:
         return {
-            info["name"]: ProcessState(
-                info["name"], info["statename"], info["pid"] or None, info["exitstatus"]
-            )
-            for info in self._call("supervisor.getAllProcessInfo")
+            info["name"]: ProcessState(info["statename"], info["pid"] or None)
+            for info in self._call("getAllProcessInfo")
         }
 
     def state(self, name: str) -> ProcessState:
         return self.states()[name]
 
     def start_part(self, name: str) -> None:
-        self._change("supervisor.startProcess", name, False)
+        self._change("startProcess", name)
 
-    def stop_part(self, name: str) -> None:
-        self._change("supervisor.stopProcess", name, True)
+    def stop_part(self, part: Part) -> None:
+        """Returns when it has ended: by itself, or killed after its `stop_seconds`."""
+        pid = self.state(part.name).pid
+        self._change("stopProcess", part.name)
+        while pid and self.state(part.name).pid:
+            part.while_stopping(pid)
+            wait_gone(pid, timeout=1)
 
     def end(self) -> None:
         """End supervisord itself, after its parts were stopped.
 
-        Its own shutdown takes seconds to notice that nothing is left to wait for.
+        Its own shutdown would wait for seconds though no part is left.
         """
         if pid := self.pid:
             os.kill(pid, signal.SIGKILL)
@@ -123,7 +117,7 @@ class Supervisor:
                 self.socket.parent.rmdir()
 
     def spec(self, name: str) -> Path:
-        """The private file a part's command and environment are read from at every start."""
+        """The private file with a part's command and environment, read at every start."""
         return self._run / f"{name}.json"
 
     def log(self, name: str) -> Path:
@@ -132,7 +126,7 @@ class Supervisor:
     @property
     def socket(self) -> Path:
         path = self._run / "supervisor.sock"
-        if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
+        if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
             return path
         name = hashlib.sha256(os.fsencode(self._home)).hexdigest()[:12]
         folder = Path(tempfile.gettempdir()) / f"moraine-{os.geteuid()}-{name}"
@@ -162,7 +156,7 @@ supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface
 """
         ]
         for part in parts:
-            command = [sys.executable, "-I", launch.__file__, str(self.spec(part.name))]
+            command = [sys.executable, "-I", processes.__file__, str(self.spec(part.name))]
             group = str(part.signal_group).lower()
             sections.append(
                 f"""\
@@ -175,7 +169,7 @@ startretries=10
 stopsignal={part.stop_signal}
 stopwaitsecs={part.stop_seconds}
 stopasgroup={group}
-killasgroup={group}
+killasgroup=true
 redirect_stderr=true
 stdout_logfile={_escaped(_escaped(self.log(part.name)))}
 stdout_logfile_maxbytes=10MB
@@ -189,11 +183,11 @@ stdout_logfile_backups=2
             folder.mkdir(parents=True, exist_ok=True)
         self.socket.parent.mkdir(mode=0o700, exist_ok=True)
         if not belongs_to_us(self.socket.parent):
-            raise StackError(f"{self.socket.parent} belongs to somebody else: remove it.")
+            raise StackError(f"{self.socket.parent} belongs to another user: remove it.")
 
-    def _change(self, method: str, name: str, wait: bool) -> None:
+    def _change(self, method: str, name: str) -> None:
         try:
-            self._call(method, name, wait)
+            self._call(method, name, False)  # returns at once
         except xmlrpc.client.Fault as fault:
             if fault.faultCode not in _ALREADY_SO:
                 raise StackError(f"supervisord refused: {fault.faultString}") from fault
@@ -202,10 +196,7 @@ stdout_logfile_backups=2
         # A connection for each call: threads share this object, and connections are cheap here.
         transport = SupervisorTransport(_USER, self._password, f"unix://{self.socket}")
         with xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport) as server:
-            call = cast(Any, server)
-            for name in method.split("."):
-                call = getattr(call, name)
-            return call(*arguments)
+            return getattr(server, f"supervisor.{method}")(*arguments)
 
 
 def _escaped(value: str | Path) -> str:

@@ -1,4 +1,4 @@
-"""The kinds of work Moraine takes on: a folder each, registered here."""
+"""The operations that Moraine carries out: each has a folder, and is registered here."""
 
 from moraine.operations import purge
 from moraine.tasks.operation import Registry

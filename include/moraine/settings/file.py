@@ -1,4 +1,4 @@
-"""Reads the settings' file, and lets the environment speak of the same things."""
+"""Reads the settings file, and matches the names in the environment with those in the file."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr
 
-from moraine.catalog.properties import flatten, is_secret_property
+from moraine.secret_names import is_secret_property
+from moraine.settings.properties import flatten
 
 
 def read_file(model: type[BaseModel]) -> dict[str, Any]:
-    """What `moraine.toml`, or the file that MORAINE_CONFIG names, says, by the model's fields."""
+    """The content of `moraine.toml`, or of the file that MORAINE_CONFIG names."""
     path = Path(os.environ.get("MORAINE_CONFIG", "moraine.toml"))
     if not path.exists():
         if "MORAINE_CONFIG" in os.environ:
@@ -24,9 +25,9 @@ def read_file(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _underscored(model: type[BaseModel], data: dict[str, Any], above: str = "") -> dict[str, Any]:
-    """Turn the file's hyphens into the fields' underscores; names chosen by users stay.
+    """Replace hyphens by the underscores of the model's fields; names that users choose stay.
 
-    A secret is refused here: a file is copied, committed and shown.
+    Secrets are refused: a settings file is copied, committed and shown.
     """
     result: dict[str, Any] = {}
     for key, value in data.items():
@@ -55,19 +56,19 @@ def _underscored(model: type[BaseModel], data: dict[str, Any], above: str = "") 
 def _misplaced(path: str, name: str, above: str) -> ValueError:
     words = [word.replace("-", "_").upper() for word in [*above.split(".")[:-1], name]]
     return ValueError(
-        f"{path} is a secret and has no place in the settings file. Give it in the environment "
+        f"{path} is a secret and must not be in the settings file. Give it in the environment "
         f"variable MORAINE_{'__'.join(words)}, or by an Airflow connection; docs/settings.md "
         "has the names."
     )
 
 
-# What users name themselves.
+# Sections whose keys are names that users choose.
 _NAMED = (("catalogs",), ("ingest", "filedrop", "prefixes"))
 
 
 def with_names_of(file: Mapping[str, Any], environment: dict[str, Any]) -> dict[str, Any]:
-    """Call catalogs and watched folders as the file does: the environment knows neither upper
-    case nor hyphens."""
+    """Spell catalogs and watched folders as the file does: environment variables have neither
+    upper case nor hyphens."""
     for path in _NAMED:
         environment = _renamed(path, file, environment)
     return environment

@@ -1,4 +1,4 @@
-"""From Iceberg's properties to a client of the store they open."""
+"""Clients of object stores, opened with Iceberg's FileIO properties."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from moraine.storage.locations import Location
 
 Client: TypeAlias = S3Store | GCSStore | AzureStore
 
-# The client drops slashes at a key's ends and refuses the others: it would name another object.
+# Keys the client cannot name: it strips slashes at the ends, which would name another object, and
+# refuses the rest.
 _ODD_KEY = re.compile(r"^/|/$|//|(?:^|/)\.{1,2}(?:/|$)|[\x00-\x1f\x7f]|^$")
 _DOTS = re.compile(r"(?:^|/)\.{1,2}(?:/|$)")
 _AZURE_HOST = ".dfs.core.windows.net"
@@ -33,7 +34,7 @@ _used_by: int | None = None
 
 @dataclass(frozen=True, slots=True)
 class StorageLimits:
-    """How much a Storage asks of a store at once, and how long it bears with it."""
+    """How much a Storage asks of a store at once, and how long it waits for it."""
 
     batch_size: int = 1000
     concurrency: int = 4
@@ -42,27 +43,27 @@ class StorageLimits:
     connect_timeout: float = 5.0
     retries: int = 5
     patience: float = 120.0
-    """Seconds without any progress that throttling may last."""
+    """Seconds that throttling may last without any progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A bucket, or a folder in it that a client cannot name within a key."""
+    """What one client is opened for: a bucket, or a folder that a key cannot name."""
 
     scheme: str
     bucket: str
     folder: str = ""
 
     @property
-    def most_per_request(self) -> int:
-        """How many keys one call takes; what is no bulk request there goes out in small ones."""
+    def max_keys(self) -> int:
+        """The maximum of keys for one call. Without bulk requests, calls are kept small."""
         if self.scheme == "s3" and not self.folder:
             return 1000
         return 256 if self.scheme == "azure" else 100
 
 
 def is_plain(key: str) -> bool:
-    """Whether a key surely has no oddity; of those that have none, a few are not plain either."""
+    """A fast check for keys that any client can name. It may reject a few that are fine."""
     return (
         "//" not in key
         and "/." not in key
@@ -73,10 +74,10 @@ def is_plain(key: str) -> bool:
 
 
 def aim(location: Location) -> tuple[Target, str] | None:
-    """The target and the key in it to send a request to, or None if no client can name it.
+    """The target and key for a request, or None if no client can name the object.
 
-    A key with `//` is reached through a client of the folder that ends in it: only in S3, whose
-    requests are addressed by such a folder's URL as by a bucket's.
+    A key with `//` needs a client for the folder that ends in it. Only S3 allows this: there, the
+    URL of such a folder can take the place of the bucket's.
     """
     key = location.key
     if is_plain(key) or not _ODD_KEY.search(key):
@@ -89,18 +90,18 @@ def aim(location: Location) -> tuple[Target, str] | None:
 
 
 def refuse_after_fork() -> None:
-    """Clients have threads, which a fork leaves behind: its child would wait for them for ever."""
+    """A client's threads do not survive a fork: the child would wait for them forever."""
     global _used_by
     _used_by = _used_by or os.getpid()
     if _used_by != os.getpid():
         raise StorageUnavailable(
-            "This process was forked from one that already used an object store; use it only in "
-            "the child, or start the child anew."
+            "This process was forked from one that had already used an object store; use the store "
+            "only in the child, or start the child as a new process."
         )
 
 
 def open_client(target: Target, config: Mapping[str, str], limits: StorageLimits) -> Client:
-    """A client that tries nothing again by itself: whoever sends a request decides that."""
+    """A client without retries of its own: the sender decides about them."""
     options: dict[str, Any] = {
         "client_options": {
             "timeout": timedelta(seconds=limits.request_timeout),
@@ -111,7 +112,7 @@ def open_client(target: Target, config: Mapping[str, str], limits: StorageLimits
     try:
         return _OPENERS[target.scheme](target, config, options)
     except (BaseError, ValueError, TypeError) as error:
-        # Its text may hold what it could not read: a key, a token.
+        # The error's text may quote what could not be read: a key, a token.
         raise UnsupportedStorage(
             f"The properties given for {target.scheme} {target.bucket} do not open it "
             f"({type(error).__name__}): {', '.join(sorted(config)) or 'none'}."
@@ -139,7 +140,7 @@ def _open_s3(target: Target, config: Mapping[str, str], options: dict[str, Any])
         for name in ("access-key-id", "secret-access-key", "session-token")
     )
     if key_id and secret:
-        # By a provider, since the client would mix given keys with a token of the environment.
+        # A provider, because the client would mix given keys with a token from the environment.
         options["credential_provider"] = lambda: {
             "access_key_id": key_id,
             "secret_access_key": secret,
@@ -152,7 +153,7 @@ def _open_s3(target: Target, config: Mapping[str, str], options: dict[str, Any])
 
 
 def _is_virtual_hosted(endpoint: str, config: Mapping[str, str]) -> bool:
-    """Whether the bucket is in the host's name: where that is asked for and can be."""
+    """Whether the bucket is part of the host name: if requested, and the host is not an IP."""
     asked = config.get("s3.path-style-access", "").lower() == "false" or _is_true(
         config, "s3.force-virtual-addressing"
     )
@@ -173,7 +174,7 @@ def _with_bucket_in_host(endpoint: str, bucket: str) -> str:
 
 def _folder_url(target: Target, endpoint: str, virtual: bool) -> str:
     bucket = endpoint if virtual else f"{endpoint}/{target.bucket}"
-    # The folder ends in a slash; the client puts the one between, and the key behind it.
+    # The folder ends in a slash, which the client adds again before the key.
     return f"{bucket}/{quote(target.folder[:-1])}"
 
 
@@ -196,7 +197,7 @@ def _open_gcs(target: Target, config: Mapping[str, str], options: dict[str, Any]
         options["credential_provider"] = lambda: {"token": token, "expires_at": None}
     elif _is_true(config, "gcs.no-auth"):
         options["skip_signature"] = True
-        # That is for reading only; for the rest, a key that asks nobody for a token.
+        # skip_signature covers reads only; for other requests, a key that fetches no token.
         options["service_account_key"] = _WITHOUT_TOKEN
     elif key := config.get("gcs.service-account.key"):
         options["service_account_key"] = key
@@ -205,7 +206,8 @@ def _open_gcs(target: Target, config: Mapping[str, str], options: dict[str, Any]
 
 def _open_azure(target: Target, config: Mapping[str, str], options: dict[str, Any]) -> AzureStore:
     container, _, host = target.bucket.partition("@")
-    account = _azure_account(host, config)
+    named = config.get("adls.account-name") or config.get("adls.auth.shared-key.account.name")
+    account = host.partition(".")[0] or named or ""
     connection = _read_connection_string(
         _of_account(config, "adls.connection-string", account, host) or ""
     )
@@ -247,20 +249,15 @@ _OPENERS: dict[str, Callable[[Target, Mapping[str, str], dict[str, Any]], Client
 }
 
 
-def _azure_account(host: str, config: Mapping[str, str]) -> str:
-    named = config.get("adls.account-name") or config.get("adls.auth.shared-key.account.name")
-    return host.partition(".")[0] or named or ""
-
-
 def _of_account(config: Mapping[str, str], name: str, account: str, host: str) -> str | None:
-    """Catalogs name an account by either of its hosts, by its name, or not at all."""
+    """Catalogs append either host of an account, the account's name, or nothing."""
     hosts = [host, host.replace(".dfs.", ".blob.", 1), account, f"{account}{_AZURE_HOST}"]
     names = [f"{name}.{suffix}" for suffix in hosts if suffix] + [name]
     return next((config[known] for known in names if config.get(known)), None)
 
 
 def _read_connection_string(text: str) -> dict[str, str]:
-    """`Key=value;…`, or, as Iceberg understands it, the account's endpoint with a token."""
+    """`Key=value;…`, or, as Iceberg also accepts, the account's endpoint with a token."""
     if text.startswith(("http://", "https://")):
         endpoint, _, token = text.partition("?")
         return {"BlobEndpoint": endpoint.replace(".dfs.", ".blob.", 1)} | (

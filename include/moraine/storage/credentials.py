@@ -1,30 +1,20 @@
-"""What opens a store: the properties that Iceberg's FileIOs take, as catalogs vend them."""
+"""Credentials for stores: the properties that Iceberg's FileIOs take, as catalogs vend them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
+from moraine.log import get_logger
+from moraine.secret_names import is_store_secret
+from moraine.settings.properties import texts_of
 from moraine.storage.locations import canonical_prefix
 
-_SECRETS = (
-    "s3.secret-access-key",
-    "s3.session-token",
-    "client.secret-access-key",
-    "client.session-token",
-    "gcs.oauth2.token",
-    "gcs.service-account.key",
-    "adls.sas-token",
-    "adls.connection-string",
-    "adls.auth.shared-key.account.key",
-    "adls.account-key",
-    "adls.client-secret",
-    "adls.token",
-)
-_SECRET_PREFIXES = ("adls.sas-token.", "adls.connection-string.")
+_log = get_logger(__name__)
 _EXPIRES_AT_MS = (
     "s3.session-token-expires-at-ms",
     "gcs.oauth2.token-expires-at",
@@ -33,11 +23,16 @@ _EXPIRES_AT_MS = (
     "expiration-time",
 )
 _EXPIRES_AT_MS_PREFIX = "adls.sas-token-expires-at-ms."
+# Renewed this long before they expire, or in the last third of a short lifetime.
+_MAX_MARGIN = timedelta(minutes=5)
+_MARGINS_PER_LIFETIME = 3
+_TRIES_PER_MARGIN = 10
+_MIN_PAUSE = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixCredentials:
-    """What holds for locations that begin with the prefix."""
+    """Properties for locations that begin with the prefix."""
 
     prefix: str
     config: Mapping[str, str] = field(repr=False)
@@ -45,28 +40,24 @@ class PrefixCredentials:
 
 @dataclass(frozen=True)
 class Credentials:
-    """Properties for every location, and others laid over them for some."""
+    """Properties for every location, and properties for prefixes that override them."""
 
     config: Mapping[str, str] = field(default_factory=dict, repr=False)
     by_prefix: tuple[PrefixCredentials, ...] = ()
 
     @classmethod
-    def none(cls) -> Credentials:
-        return cls()
-
-    @classmethod
     def from_load_table(cls, body: Mapping[str, Any]) -> Credentials:
-        """As a catalog's answer to loadTable, or to loadCredentials, gives them."""
+        """As a catalog's answer to loadTable or loadCredentials contains them."""
         return cls(
-            _texts(body.get("config")),
+            texts_of(body.get("config")),
             tuple(
-                PrefixCredentials(str(item.get("prefix", "")), _texts(item.get("config")))
+                PrefixCredentials(str(item.get("prefix", "")), texts_of(item.get("config")))
                 for item in body.get("storage-credentials") or ()
             ),
         )
 
     def overlaid(self, other: Credentials) -> Credentials:
-        """These, with the other's laid over them."""
+        """These, overridden by the other's."""
         return Credentials({**self.config, **other.config}, self.by_prefix + other.by_prefix)
 
     @property
@@ -75,16 +66,16 @@ class Credentials:
 
     @property
     def vended(self) -> bool:
-        """Whether there is any secret in them."""
+        """Whether they contain a secret."""
         return any(
-            (name in _SECRETS or name.startswith(_SECRET_PREFIXES)) and value
+            value and is_store_secret(name)
             for config in self._configs()
             for name, value in config.items()
         )
 
     @property
     def expires_at(self) -> datetime | None:
-        """When the first of them ends, if any does."""
+        """When the first of them expires, if any does."""
         ends = [
             end
             for config in self._configs()
@@ -95,16 +86,16 @@ class Credentials:
         return min(ends, default=None)
 
     def for_location(self, path: str) -> Mapping[str, str]:
-        """The properties for a path: the longest prefix that it begins with wins."""
+        """The properties for a path: the longest matching prefix wins."""
         prefix = self.prefix_of(path)
         if prefix is None:
             return dict(self.config)
-        # Of several for one prefix the last holds: it was laid over the others.
+        # If several have the same prefix, the last one overrides the others.
         chosen = [item for item in self.by_prefix if item.prefix == prefix][-1]
         return {**self.config, **chosen.config}
 
     def prefix_of(self, path: str) -> str | None:
-        """The longest prefix that the path begins with, its scheme's aliases being equal."""
+        """The longest prefix that the path begins with; the aliases of a scheme are equal."""
         if not self.by_prefix:
             return None
         canonical = canonical_prefix(path)
@@ -126,12 +117,74 @@ def _read_time(milliseconds: str) -> datetime | None:
         return None
 
 
-def _texts(config: object) -> dict[str, str]:
-    """Catalogs give texts; but one that gives a number or a boolean is understood, too."""
-    if not isinstance(config, Mapping):
-        return {}
-    return {
-        str(name): str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in config.items()
-        if value is not None
-    }
+class RenewedCredentials:
+    """Credentials that are renewed before they expire, shared by all threads of a process."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        renew: Callable[[], Credentials] | None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._renew = renew
+        self._clock = clock
+        self._renewing = threading.Lock()
+        self._received(credentials)
+
+    def _received(self, credentials: Credentials) -> None:
+        now = self._clock()
+        self._expires_at = credentials.expires_at
+        self._margin = timedelta()
+        self._due_at: datetime | None = None
+        if self._expires_at is not None:
+            lifetime = self._expires_at - now
+            self._margin = min(_MAX_MARGIN, max(lifetime, timedelta()) / _MARGINS_PER_LIFETIME)
+            # Even credentials that arrive expired are used for a moment: no storm of renewals.
+            self._due_at = max(self._expires_at - self._margin, now + _MIN_PAUSE)
+        # Last, because other threads read it without the lock.
+        self._credentials = credentials
+
+    @property
+    def expired(self) -> bool:
+        return self._expires_at is not None and self._clock() >= self._expires_at
+
+    def current(self) -> Credentials:
+        """The credentials to use now. If the old ones are expired, a failed renewal raises."""
+        if self._renew is None or not self._is_due():
+            return self._credentials
+        # While the old ones are valid, no other thread waits for the one that renews them.
+        if self._renewing.acquire(blocking=self.expired):
+            try:
+                if self._is_due():
+                    self._try_to_renew(self._renew)
+            finally:
+                self._renewing.release()
+        return self._credentials
+
+    def replace(self, refused: Credentials) -> bool:
+        """Replace credentials that a store refused; False if there is no way to renew them."""
+        if self._renew is None:
+            return False
+        with self._renewing:
+            if self._credentials is refused:
+                self._received(self._renew())
+                _log.info("credentials.renewed", because="refused")
+            return True
+
+    def _is_due(self) -> bool:
+        return self._due_at is not None and self._clock() >= self._due_at
+
+    def _try_to_renew(self, renew: Callable[[], Credentials]) -> None:
+        try:
+            self._received(renew())
+            _log.info("credentials.renewed", because="due")
+        except Exception as error:
+            if self.expired:
+                raise
+            pause = max(self._margin / _TRIES_PER_MARGIN, _MIN_PAUSE)
+            self._due_at = self._clock() + pause
+            _log.warning(
+                "credentials.renewal_failed",
+                error=type(error).__name__,
+                again_in_seconds=pause.total_seconds(),
+            )

@@ -1,4 +1,4 @@
-"""Deleting many objects in bulk, with an outcome for each of them."""
+"""Bulk deletion of objects, with an outcome for each."""
 
 from __future__ import annotations
 
@@ -11,8 +11,15 @@ import obstore
 
 from moraine.storage.clients import Client, StorageLimits, Target
 from moraine.storage.credentials import Credentials
-from moraine.storage.outcomes import DELETED, MISSING, UNSENT, Failure, Outcome
-from moraine.storage.problems import EXPIRED_CODES, Kind, Problem
+from moraine.storage.outcomes import (
+    DELETED,
+    MISSING,
+    UNSENT,
+    Kind,
+    Outcome,
+    Problem,
+    outcome_of,
+)
 from moraine.storage.sending import Permits, Sender, Unsent
 
 OpenClient = Callable[[Target, str, Credentials], Client]
@@ -20,39 +27,42 @@ OpenClient = Callable[[Target, str, Credentials], Client]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Keys for one request, and where they were in the caller's list."""
+    """Keys for one client, and their positions in the caller's list."""
 
     target: Target
     location: str
-    """One of them, as the caller wrote it: credentials are chosen by it."""
+    """One of the locations as the caller wrote it: it selects the credentials."""
     indexes: list[int]
     keys: list[str]
 
     def part(self, start: int, end: int) -> Batch:
         return Batch(self.target, self.location, self.indexes[start:end], self.keys[start:end])
 
+    def parts(self, size: int) -> list[Batch]:
+        return [self.part(start, start + size) for start in range(0, len(self.keys), size)]
 
+
+@dataclass(repr=False)
 class Deletion:
-    """One delete of many objects.
+    """One call that deletes many objects.
 
-    The client names only the first key of a request that failed. So a request that a store
-    refused in part is repeated key by key, and one whose keys are throttled in halves: deleting
-    what is already gone does no harm.
+    The client names only the first key of a request that failed. So a request that the store
+    refused in part is repeated key by key, and one whose keys were throttled is repeated in halves:
+    deletes are idempotent.
     """
 
-    def __init__(
-        self, sender: Sender, open_client: OpenClient, permits: Permits, limits: StorageLimits
-    ) -> None:
-        self._sender = sender
-        self._open_client = open_client
-        self._permits = permits
-        self._limits = limits
+    sender: Sender
+    open_client: OpenClient
+    permits: Permits
+    limits: StorageLimits
+
+    def __post_init__(self) -> None:
         self._singles: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
     def run(self, batches: Sequence[Batch]) -> Generator[tuple[Batch, list[Outcome]]]:
-        """Batches with their outcomes as they are done. If one fails, the others in flight end."""
-        pool = ThreadPoolExecutor(min(self._limits.concurrency, len(batches)), "delete")
+        """Batches with their outcomes, as they complete. If one raises, the others stop early."""
+        pool = ThreadPoolExecutor(min(self.limits.concurrency, len(batches)), "delete")
         futures = {pool.submit(self._delete, batch): batch for batch in batches}
         failed: BaseException | None = None
         try:
@@ -61,10 +71,10 @@ class Deletion:
                 if error is None:
                     yield futures[future], future.result()
                 else:
-                    self._permits.stop()
+                    self.permits.stop()
                     failed = failed or error
         finally:
-            self._permits.stop()
+            self.permits.stop()
             pool.shutdown()
             if self._singles is not None:
                 self._singles.shutdown()
@@ -73,7 +83,7 @@ class Deletion:
 
     def _delete(self, batch: Batch) -> list[Outcome]:
         count = len(batch.keys)
-        answer = self._send(batch, self._limits.concurrency)
+        answer = self._send(batch, self.limits.concurrency)
         if not isinstance(answer, Problem):
             return [UNSENT if isinstance(answer, Unsent) else DELETED] * count
         if count == 1 or not answer.of_key:
@@ -86,32 +96,20 @@ class Deletion:
     def _delete_one_by_one(self, batch: Batch) -> list[Outcome]:
         with self._lock:
             if self._singles is None:
-                self._singles = ThreadPoolExecutor(self._limits.head_concurrency, "delete-one")
-        ones = [batch.part(at, at + 1) for at in range(len(batch.keys))]
-        return list(self._singles.map(self._delete_one, ones))
+                self._singles = ThreadPoolExecutor(self.limits.head_concurrency, "delete-one")
+        return list(self._singles.map(self._delete_one, batch.parts(1)))
 
     def _delete_one(self, batch: Batch) -> Outcome:
-        answer = self._send(batch, self._limits.head_concurrency)
+        answer = self._send(batch, self.limits.head_concurrency)
         if isinstance(answer, Problem):
             outcome = outcome_of(answer)
-            return DELETED if outcome is MISSING else outcome  # by the request before, likely
+            # A missing object was most likely deleted by the bulk request before.
+            return DELETED if outcome is MISSING else outcome
         return UNSENT if isinstance(answer, Unsent) else DELETED
 
-    def _send(self, batch: Batch, most: int) -> Problem | Unsent | None:
+    def _send(self, batch: Batch, max_in_flight: int) -> Problem | Unsent | None:
         def act(credentials: Credentials) -> None:
-            client = self._open_client(batch.target, batch.location, credentials)
+            client = self.open_client(batch.target, batch.location, credentials)
             obstore.delete(client, batch.keys)
 
-        return self._sender.send(act, self._permits, most, splits=len(batch.keys) > 1)
-
-
-def outcome_of(problem: Problem) -> Outcome:
-    if problem.kind is Kind.MISSING:
-        return MISSING
-    return Failure(problem.reason, refused=is_final(problem))
-
-
-def is_final(problem: Problem) -> bool:
-    """Whether the store said no, as opposed to: not now, or not with a token so old."""
-    expired = any(code in problem.reason for code in EXPIRED_CODES)
-    return problem.kind in (Kind.REFUSED, Kind.UNAUTHENTICATED) and not expired
+        return self.sender.send(act, self.permits, max_in_flight, splits=len(batch.keys) > 1)

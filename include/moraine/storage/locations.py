@@ -1,4 +1,4 @@
-"""Where files lie: locations as tables write them, and the folders they must not leave."""
+"""Locations as tables write them, and the folders that files must not leave."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from moraine.storage.files import UnsupportedStorage, local_path
-from moraine.storage.links import LinkResolver
+from moraine.storage.files import LinkResolver, UnsupportedStorage, local_path
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):")
 _ALIASES = {
@@ -23,10 +22,10 @@ _ALIASES = {
     "azure": ("abfss", "abfs", "wasb", "wasbs", "az"),
 }
 _CANONICAL = {alias: scheme for scheme, aliases in _ALIASES.items() for alias in aliases}
-# What follows the root of a path and may read differently in another form: a closer look.
+# If the rest of a path below a root matches, another reading may lead elsewhere: check row by row.
 _SUSPICIOUS = r"%|\\|//|/\.|\x00|^[./]|/$|^$"
 _TO_THE_END = 2**31 - 1
-_MOST_LAYERS = 16
+_MAX_LAYERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +34,12 @@ class Location:
 
     scheme: str
     bucket: str
-    """For Azure `container@host`, or only the container where no account is named."""
+    """For Azure `container@host`, or only the container if no account is named."""
     key: str
+
+    @property
+    def store(self) -> tuple[str, str]:
+        return self.scheme, self.bucket
 
     def __str__(self) -> str:
         if self.scheme == "file":
@@ -48,8 +51,9 @@ def parse_location(text: str) -> Location:
     found = _SCHEME.match(text)
     scheme = _CANONICAL.get(found.group(1).lower()) if found else "file"
     if scheme is None or found is None or scheme == "file":
-        # Not ours, or local: either way local_path has the last word, and the error's.
-        return Location("file", "", local_path(_lower_scheme(text, found)))
+        # Local, or unknown: local_path raises for the latter.
+        end = found.end() if found else 0
+        return Location("file", "", local_path(text[:end].lower() + text[end:]))
     rest = text[found.end() :]
     bucket, _, key = rest[2:].partition("/")
     if not rest.startswith("//") or not bucket:
@@ -57,18 +61,14 @@ def parse_location(text: str) -> Location:
     return Location(scheme, _blob_container(bucket) if scheme == "azure" else bucket, key)
 
 
-def _lower_scheme(text: str, found: re.Match[str] | None) -> str:
-    return text[: found.end()].lower() + text[found.end() :] if found else text
-
-
 def _blob_container(authority: str) -> str:
-    """`wasb` names the blob endpoint of an account and `abfs` the other: it is one account."""
+    """`wasb` names an account's blob endpoint, `abfs` its dfs endpoint: use the latter for both."""
     container, at, host = authority.partition("@")
     return container + at + host.lower().replace(".blob.", ".dfs.", 1)
 
 
 def canonical_prefix(prefix: str) -> str:
-    """A prefix of locations with its scheme's aliases told apart no longer."""
+    """A prefix of locations, with one spelling for all aliases of its scheme."""
     scheme, colon, rest = prefix.partition(":")
     known = _CANONICAL.get(scheme.lower())
     if prefix.startswith("/") or (known == "file" and colon):
@@ -83,7 +83,7 @@ def canonical_prefix(prefix: str) -> str:
 
 @dataclass(frozen=True)
 class _Folder:
-    """A root in the forms it is compared in."""
+    """A root in the forms that paths are compared with."""
 
     place: Location
     written: tuple[str, ...]
@@ -94,17 +94,14 @@ class _Folder:
         place = parse_location(text)
         key = place.key.rstrip("/")
         place = Location(place.scheme, place.bucket, key or ("/" if place.scheme == "file" else ""))
-        written, decoded = _segments(key), _segments(_decode(key))
+        written, decoded = _segments(key), _segments(decoded_key(key))
         if written is None or decoded is None or (key and not (written and decoded)):
-            # A whole bucket or disk must be meant, not come about by way of `..`.
+            # A whole bucket or disk must be written as such, not be the result of `..`.
             raise UnsupportedStorage(f"This location leaves its own store: {text[:200]}")
         return cls(place, written, decoded)
 
-    def shares_store_with(self, place: Location) -> bool:
-        return (self.place.scheme, self.place.bucket) == (place.scheme, place.bucket)
-
     def overlaps(self, other: _Folder, resolve: Callable[[str], str]) -> bool:
-        if not self.shares_store_with(other.place):
+        if self.place.store != other.place.store:
             return False
         forms = [(self.written, other.written), (self.decoded, other.decoded)]
         if self.place.scheme == "file":
@@ -115,13 +112,15 @@ class _Folder:
 
 @dataclass(frozen=True)
 class Roots:
-    """The folders a table's files may lie in.
+    """The folders that a table's files may be in.
 
-    A path is inside only if every way to read it is: as it is written, after percent-decoding,
-    and, on a local disk, where its folder really is. What it is the path of is never followed.
+    A path is inside only if all its readings are: as written, after percent-decoding, and, on a
+    local disk, with the symlinks of its folder resolved. The file itself is never followed.
     """
 
     _listed: tuple[str, ...]
+    _real: tuple[str, ...] | None = None
+    """Where the local ones lead, if that is fixed."""
 
     @classmethod
     def of(cls, locations: Iterable[str]) -> Roots:
@@ -131,6 +130,14 @@ class Roots:
     def listed(self) -> list[str]:
         return list(self._listed)
 
+    def fixed(self) -> Roots:
+        """The same folders as they are now: one that becomes a symlink later leads outside."""
+        links = LinkResolver()
+        keys = [folder.place.key for folder in self._folders if folder.place.scheme == "file"]
+        # As written, too: executors may have other links above the folder, or none.
+        real = {key.rstrip("/") for key in keys} | {links.resolve(key) for key in keys}
+        return Roots(self._listed, tuple(sorted(real)))
+
     @cached_property
     def _folders(self) -> tuple[_Folder, ...]:
         return tuple(_Folder.parse(text) for text in self._listed)
@@ -139,12 +146,12 @@ class Roots:
         return self._contains(path, LinkResolver())
 
     def overlaps(self, other: Roots) -> bool:
-        """Whether one of these folders is, or lies in, or holds, one of the others."""
+        """Whether one of these folders equals, contains or is inside one of the others."""
         resolve = LinkResolver().resolve
         return any(a.overlaps(b, resolve) for a in self._folders for b in other._folders)
 
     def outside(self, paths: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.BooleanArray:
-        """For each path whether it lies outside; a null does."""
+        """For each path whether it is outside; a null is."""
         links = LinkResolver()
         chunks = paths.chunks if isinstance(paths, pa.ChunkedArray) else [paths]
         found = [self._outside(chunk.cast(pa.large_string()), links) for chunk in chunks]
@@ -161,11 +168,11 @@ class Roots:
                 if not pc.any(here).as_py():
                     continue
                 rest = pc.binary_slice(as_bytes, len(prefix.encode()), _TO_THE_END)
-                unremarkable = pc.and_not(here, pc.match_substring_regex(rest, _SUSPICIOUS))
-                plain = pc.or_(plain, unremarkable)
+                found = pc.and_not(here, pc.match_substring_regex(rest, _SUSPICIOUS))
+                plain = pc.or_(plain, found)
                 if folder.place.scheme == "file":
-                    unremarkable = pc.and_(unremarkable, self._stays(paths, unremarkable, links))
-                inside = pc.or_(inside, unremarkable)
+                    found = pc.and_(found, self._stays_inside(paths, found, links))
+                inside = pc.or_(inside, found)
         inside = inside.fill_null(False)
         doubtful = pc.invert(plain.fill_null(False))
         if pc.any(doubtful).as_py():
@@ -173,8 +180,8 @@ class Roots:
             inside = pc.replace_with_mask(inside, doubtful, pa.array(rows, pa.bool_()))
         return pc.invert(inside)
 
-    def _stays(self, paths: Any, chosen: Any, links: LinkResolver) -> Any:
-        """Whether the chosen local paths lie in folders that symlinks do not lead elsewhere."""
+    def _stays_inside(self, paths: Any, chosen: Any, links: LinkResolver) -> Any:
+        """Whether the chosen local paths are still inside once symlinks are resolved."""
         split = pc.split_pattern(paths.filter(chosen), "/", max_splits=1, reverse=True)
         folders = pc.list_element(split, 0).dictionary_encode()
         stays = [self._is_real(local_path(f"{f}/"), links) for f in folders.dictionary.to_pylist()]
@@ -182,7 +189,7 @@ class Roots:
         return pc.replace_with_mask(pa.repeat(False, len(paths)), chosen, verdicts)
 
     def _contains_each(self, paths: Iterable[str | None], links: LinkResolver) -> Iterator[bool]:
-        """Row by row, but a folder only once: a name without oddities decides nothing."""
+        """Row by row, but each folder only once: a plain file name does not change the result."""
         verdicts: dict[str, bool] = {}
         for path in paths:
             folder, slash, name = (path or "").rpartition("/")
@@ -199,25 +206,31 @@ class Roots:
             place = parse_location(path)
         except UnsupportedStorage:
             return False
-        written, decoded = _file_segments(place.key), _file_segments(_decode(place.key))
+        written, decoded = _file_segments(place.key), _file_segments(decoded_key(place.key))
         if written is None or decoded is None or "\0" in place.key:
             return False
-        lies_in = any(
+        is_inside = any(
             _below(written, folder.written) and _below(decoded, folder.decoded)
             for folder in self._folders
-            if folder.shares_store_with(place)
+            if folder.place.store == place.store
         )
-        return lies_in and (place.scheme != "file" or self._is_real(place.key, links))
+        return is_inside and (place.scheme != "file" or self._is_real(place.key, links))
 
     def _is_real(self, path: str, links: LinkResolver) -> bool:
-        """Whether the folder of a local path is in one of the roots once links are followed."""
-        real = links.resolve(path.rpartition("/")[0]) + "/"
-        roots = (folder.place.key for folder in self._folders if folder.place.scheme == "file")
-        return any(real.startswith(links.resolve(root) + "/") for root in roots)
+        """Whether the folder of a local path is in a root once symlinks are resolved."""
+        return self.contains_real(links.resolve(path.rpartition("/")[0]), links)
+
+    def contains_real(self, folder: str, links: LinkResolver) -> bool:
+        """Whether a local folder that has no symlinks in its path is in a root."""
+        roots: Iterable[str] | None = self._real
+        if roots is None:
+            keys = (root.place.key for root in self._folders if root.place.scheme == "file")
+            roots = map(links.resolve, keys)
+        return any(f"{folder}/".startswith(f"{root}/") for root in roots)
 
 
 def _spellings(place: Location) -> list[str]:
-    """The ways the beginning of a path in this folder is usually written."""
+    """The usual spellings of the beginning of a path in this folder."""
     if place.scheme == "file":
         folder = place.key.rstrip("/") + "/"
         return [folder, f"file:{folder}", f"file://{folder}"]
@@ -225,12 +238,12 @@ def _spellings(place: Location) -> list[str]:
     return [f"{alias}://{place.bucket}/{key}" for alias in _ALIASES[place.scheme]]
 
 
-def _decode(key: str) -> str:
-    """Percent-decoded until nothing is left to decode; and some stores read `\\` as `/`.
+def decoded_key(key: str) -> str:
+    """Percent-decoded until nothing changes, with `/` for `\\`, as some stores read it.
 
-    What hides behind more layers than anybody encodes is nobody's file.
+    Empty if there are more layers of encoding than any real file has.
     """
-    for _ in range(_MOST_LAYERS):
+    for _ in range(_MAX_LAYERS):
         if (once := unquote(key)) == key:
             return key.replace("\\", "/")
         key = once
@@ -238,7 +251,7 @@ def _decode(key: str) -> str:
 
 
 def _segments(key: str) -> tuple[str, ...] | None:
-    """The key's parts without empty ones and dots, or None if it climbs above its store."""
+    """The key's parts without empty ones and dots, or None if `..` leaves the store."""
     parts: list[str] = []
     for part in key.split("/"):
         if part == "..":
@@ -251,7 +264,7 @@ def _segments(key: str) -> tuple[str, ...] | None:
 
 
 def _file_segments(key: str) -> tuple[str, ...] | None:
-    """As _segments, but None also for what can be no file's name."""
+    """Like _segments, but None also for a key that cannot name a file."""
     return None if key.rpartition("/")[2] in ("", ".", "..") else _segments(key)
 
 

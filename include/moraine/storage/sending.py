@@ -1,4 +1,4 @@
-"""One request to a store, sent until it is answered: at the common pace, and only if permitted."""
+"""One request to a store, retried until it is answered: at a shared pace, and only if permitted."""
 
 from __future__ import annotations
 
@@ -12,21 +12,83 @@ from typing import Final, TypeVar
 from obstore.exceptions import BaseError
 
 from moraine.storage.clients import StorageLimits
-from moraine.storage.credentials import Credentials
-from moraine.storage.pace import Pace
-from moraine.storage.problems import Kind, Problem, classify
-from moraine.storage.renewal import RenewedCredentials
+from moraine.storage.credentials import Credentials, RenewedCredentials
+from moraine.storage.outcomes import Kind, Problem, classify
 
 T = TypeVar("T")
 
+_FIRST_PAUSE = 0.1
+_MAX_PAUSE = 10.0
+_SHORTEST_PAUSE = 0.05
+_SHARE_GAIN = 0.05
+_PAUSE_FACTOR = 0.7
+_RECHECK_AFTER = 0.05
 _FIRST_BACKOFF = 0.25
-_LONGEST_BACKOFF = 10.0
-_LOOK_AROUND = 0.5
+_MAX_BACKOFF = 10.0
+_PERMIT_INTERVAL = 0.5
 _TRIES_BEFORE_SPLIT = 2
 
 
+class Pace:
+    """How fast to send: as fast as allowed, until the store throttles.
+
+    Shared by all threads that send to one store; the clock is passed in, in seconds. Each
+    throttled answer halves the share of the allowed concurrency that is used and doubles the pause
+    before the next request; each success gives a little of both back.
+    """
+
+    def __init__(self, chance: Callable[[], float] = random.random) -> None:
+        self._chance = chance
+        self._lock = threading.Lock()
+        self.share = 1.0
+        self.pause = 0.0
+        self._not_before = float("-inf")
+        self._slowed_at = float("-inf")
+        self._last_progress = float("-inf")
+        self._in_flight = 0
+
+    def take(self, now: float, max_in_flight: int) -> float:
+        """Take a slot to send from: 0, or how many seconds to wait before asking again."""
+        with self._lock:
+            if now < self._not_before:
+                return self._not_before - now
+            if self._in_flight >= max(1, int(max_in_flight * self.share)):
+                return _RECHECK_AFTER
+            self._in_flight += 1
+            if self.pause:
+                # The next request starts a pause later: together they would be a burst.
+                self._not_before = now + self.pause * (0.5 + self._chance())
+            return 0.0
+
+    def give_back(self) -> None:
+        with self._lock:
+            self._in_flight -= 1
+
+    def speed_up(self, now: float) -> None:
+        with self._lock:
+            self._last_progress = now
+            self.share = min(1.0, self.share + _SHARE_GAIN)
+            pause = self.pause * _PAUSE_FACTOR
+            self.pause = pause if pause > _SHORTEST_PAUSE else 0.0
+
+    def slow_down(self, now: float, taken_at: float) -> None:
+        """The request that took its slot at `taken_at` was throttled."""
+        with self._lock:
+            if taken_at < self._slowed_at:
+                # Sent before the last slow-down: it says nothing about the new pace.
+                return
+            self._slowed_at = now
+            self.share /= 2
+            self.pause = min(max(self.pause * 2, _FIRST_PAUSE), _MAX_PAUSE)
+            self._not_before = now + self.pause * (0.5 + self._chance())
+
+    def idle(self, now: float, since: float) -> float:
+        """Seconds without progress of any request, counted from `since` at the earliest."""
+        return now - max(self._last_progress, since)
+
+
 class Unsent:
-    """Nothing was sent: it was not permitted any more."""
+    """Nothing was sent: the permit was withdrawn."""
 
 
 NOT_SENT: Final = Unsent()
@@ -57,18 +119,18 @@ class Permits:
         self._stopped.set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait, unless it is not worth it any more: then False."""
+        """Wait; False as soon as the permit is withdrawn."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
-            if self._stopped.wait(min(left, _LOOK_AROUND)):
+            if self._stopped.wait(min(left, _PERMIT_INTERVAL)):
                 return False
-            if left > _LOOK_AROUND and not self.granted():
+            if left > _PERMIT_INTERVAL and not self.granted():
                 return False
         return not self._stopped.is_set()
 
 
 class Sender:
-    """What all requests of a Storage share."""
+    """Sends all requests of a Storage."""
 
     def __init__(self, credentials: RenewedCredentials, limits: StorageLimits) -> None:
         self._credentials = credentials
@@ -79,21 +141,21 @@ class Sender:
         self,
         act: Callable[[Credentials], T],
         permits: Permits,
-        most: int,
+        max_in_flight: int,
         *,
         splits: bool = False,
     ) -> T | Problem | Unsent:
-        """The request's result, or the problem that neither time nor new credentials solved.
+        """The request's result, or the problem that neither retries nor new credentials solved.
 
-        One that splits can be sent in smaller parts: if it fails for some of its keys only, it
-        comes back early.
+        A request that `splits` can be sent in smaller parts: if it fails for some of its keys only,
+        the problem is returned after few retries.
         """
         started = time.monotonic()
         problem: Problem | None = None
         broken = in_part = 0
         renewed = False
         while True:
-            taken_at = self._take_place(permits, most)
+            taken_at = self._take_slot(permits, max_in_flight)
             if taken_at is None:
                 return _unsent(problem)
             try:
@@ -126,14 +188,14 @@ class Sender:
             if splits and in_part == _TRIES_BEFORE_SPLIT:
                 return problem
 
-    def _take_place(self, permits: Permits, most: int) -> float | None:
-        while delay := self._pace.take(now := time.monotonic(), most):
+    def _take_slot(self, permits: Permits, max_in_flight: int) -> float | None:
+        while delay := self._pace.take(now := time.monotonic(), max_in_flight):
             if not permits.wait(delay):
                 return None
         return now
 
     def _permitted_credentials(self, permits: Permits) -> Credentials | None:
-        """The permit is the last thing to be asked for, and may take longer than credentials do."""
+        """The permit is asked for last. That may take so long that the credentials expire."""
         while True:
             credentials = self._credentials.current()
             if not permits.granted():
@@ -142,7 +204,7 @@ class Sender:
                 return credentials
 
     def _explain(self, problem: Problem) -> Problem:
-        """That old credentials are refused says nothing about newer ones."""
+        """A refusal of expired credentials says nothing about newer ones, so it is not final."""
         expired = problem.kind is Kind.UNAUTHENTICATED and self._credentials.expired
         return replace(problem, kind=Kind.BROKEN) if expired else problem
 
@@ -154,10 +216,10 @@ class Sender:
 
 
 def _unsent(problem: Problem | None) -> Problem | Unsent:
-    """What was sent once and got no answer may have been done: that is not unsent."""
+    """A request that was sent once and got no answer may have been carried out: not unsent."""
     return problem if problem and problem.kind is Kind.BROKEN else NOT_SENT
 
 
 def _backoff(failures: int) -> float:
-    longest: float = min(_FIRST_BACKOFF * 2**failures, _LONGEST_BACKOFF)
+    longest: float = min(_FIRST_BACKOFF * 2**failures, _MAX_BACKOFF)
     return longest * (0.5 + random.random() / 2)  # noqa: S311 - jitter, no secret

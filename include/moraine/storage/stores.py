@@ -1,55 +1,24 @@
-"""The port to every kind of store that tables lie in."""
+"""The port to every kind of store that tables are in."""
 
 from __future__ import annotations
 
-import itertools
-import os
-import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TypeVar
 
-import obstore
+import pyarrow as pa
 
 from moraine.errors import StorageRefused, StorageUnavailable
 from moraine.failpoints import failpoint
-from moraine.storage.clients import (
-    Client,
-    StorageLimits,
-    Target,
-    aim,
-    is_plain,
-    open_client,
-    refuse_after_fork,
-)
+from moraine.storage import disk
+from moraine.storage.clients import StorageLimits, Target, aim, is_plain
 from moraine.storage.credentials import Credentials
-from moraine.storage.deletion import Batch, Deletion, is_final
-from moraine.storage.disk import (
-    FILES_PER_BATCH,
-    LocalDeletion,
-    is_local,
-    is_there,
-    read_local,
-    size_local,
-    to_path,
-)
-from moraine.storage.listing import (
-    StoredFile,
-    folders_local,
-    list_local,
-    look_local,
-    object_version,
-)
-from moraine.storage.locations import parse_location
+from moraine.storage.deletion import Batch
+from moraine.storage.files import StoredFile, is_local, local_path
+from moraine.storage.locations import Roots, parse_location
+from moraine.storage.objects import UNADDRESSABLE, Objects, always
 from moraine.storage.outcomes import DELETED, MISSING, UNSENT, Failure, Outcome
-from moraine.storage.problems import Kind, Problem
-from moraine.storage.questions import Listing, bytes_of, copied_to, folders_of, range_of, size_of
-from moraine.storage.renewal import RenewedCredentials
-from moraine.storage.sending import Permits, Sender, Unsent
-from moraine.storage.writing import move_local, read_local_chunks, write_local
+from moraine.storage.sending import Permits
 
 __all__ = [
     "DELETED",
@@ -62,27 +31,23 @@ __all__ = [
     "StoredFile",
 ]
 
-T = TypeVar("T")
-
-_UNADDRESSABLE = "the store's client cannot address a key with such a name"
-# A listing of up to 1,000 keys costs as much as a few questions for one.
-_WORTH_A_LISTING = 16
-_FEW_STRANGERS = 10_000
+FILES_PER_BATCH = 1000
 _CHUNK_BYTES = 4 << 20
+MAX_READ_BYTES = 256 << 20
+"""The maximum of a file that is read as a whole: table metadata, a manifest or a list of them."""
+_UNADDRESSABLE = Failure(UNADDRESSABLE, refused=True)
 
 
 @dataclass(slots=True)
-class _SortedOut:
-    """Where the locations of a call are, by their numbers in it."""
+class _Groups:
+    """The locations of a call by kind, as indexes into its list."""
 
     local: list[int] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
+    """Of the local ones."""
     remote: list[Batch] = field(default_factory=list)
     unaddressable: list[int] = field(default_factory=list)
-
-
-def always() -> bool:
-    return True
+    outside: list[int] = field(default_factory=list)
 
 
 def ignore(_indexes: list[int], _outcomes: list[Outcome]) -> None:
@@ -90,7 +55,10 @@ def ignore(_indexes: list[int], _outcomes: list[Outcome]) -> None:
 
 
 class Storage:
-    """Files as tables name them, wherever they lie. Safe to use from several threads."""
+    """Files as tables name them, in any store. Safe to use from several threads.
+
+    With `bounds` it deletes nothing outside of them, whatever a caller asks for.
+    """
 
     def __init__(
         self,
@@ -98,19 +66,15 @@ class Storage:
         renew: Callable[[], Credentials] | None = None,
         *,
         limits: StorageLimits = StorageLimits(),
+        bounds: Roots | None = None,
     ) -> None:
-        self._limits = limits
-        self._credentials = RenewedCredentials(credentials, renew)
-        self._sender = Sender(self._credentials, limits)
-        self._clients: dict[tuple[Target, str | None], Client] = {}
-        self._clients_credentials = credentials
-        self._lock = threading.Lock()
-        self._disk = LocalDeletion()
+        self._bounds = bounds
+        self._objects = Objects(credentials, renew, limits)
+        self._disk = disk.LocalDeletion()
 
     def close(self) -> None:
-        """Let go of connections; whoever is still sending is not disturbed."""
-        with self._lock:
-            self._clients.clear()
+        """Release connections. Requests in flight are not disturbed."""
+        self._objects.close()
 
     def __enter__(self) -> Storage:
         return self
@@ -118,83 +82,70 @@ class Storage:
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def read(self, location: str) -> bytes | None:
-        """The file's bytes, or None if there is no such file."""
+    def read(self, location: str, max_bytes: int = MAX_READ_BYTES) -> bytes | None:
+        """The file's bytes, or None if there is no such file. A file outside the bounds is not
+        opened: whoever named it may not be allowed to read it."""
+        if self._bounds is not None and not self._bounds.contains(location):
+            raise StorageRefused(f"{location} is outside the table's folders, so it is not read.")
         if is_local(location):
-            return read_local(location)
-        return self._ask(location, bytes_of)
+            return disk.read(location, max_bytes)
+        return self._objects.read(location, max_bytes)
 
     def size(self, location: str) -> int | None:
         """The file's size, or None if there is no such file."""
         if is_local(location):
-            return size_local(location)
-        return self._ask(location, size_of)
+            return disk.size_of(location)
+        found = self._objects.look(location)
+        return found.size if found else None
 
     def look(self, location: str) -> StoredFile | None:
         """The file's size and version, or None if there is no such file."""
-        if is_local(location):
-            return look_local(location)
-        meta = self._ask(location, obstore.head)
-        return StoredFile(location, meta["size"], object_version(meta)) if meta else None
+        return disk.look(location) if is_local(location) else self._objects.look(location)
 
     def chunks(
         self, location: str, size: int, *, chunk_bytes: int = _CHUNK_BYTES
     ) -> Iterator[bytes]:
-        """The file's first bytes, so many, in parts; they end early if the file does or goes.
+        """The file's first `size` bytes in chunks; fewer if the file is shorter or disappears.
 
-        Each part is a request of its own, so that a large file outlasts no time limit.
+        Each chunk is a request of its own, so that a large file exceeds no time limit.
         """
         if is_local(location):
-            yield from read_local_chunks(location, size, chunk_bytes)
+            yield from disk.read_chunks(location, size, chunk_bytes)
             return
         for start in range(0, size, chunk_bytes):
             end = min(start + chunk_bytes, size)
-            part = self._ask(location, partial(range_of, start=start, end=end))
-            if part is None:
+            chunk = self._objects.read_range(location, start, end)
+            if chunk is None:
                 return
-            yield part
+            yield chunk
 
     def folders_in(self, location: str) -> list[str]:
         """The names of the folders in a folder."""
         if is_local(location):
-            return folders_local(location)
-        one, prefix = self._aim_at_folder(location)
-        found = self._demand("listed", one, lambda client, _key: folders_of(client, prefix))
-        return sorted(path.rstrip("/").rpartition("/")[2] for path in found)
+            return disk.folders_in(location)
+        return self._objects.folders_in(location)
 
     def files_below(self, location: str) -> Iterator[list[StoredFile]]:
-        """Pages of the files below a folder, in no order. There may be none of it."""
+        """Pages of the files below a folder, in no order. The folder need not exist."""
         if is_local(location):
-            yield from list_local(location)
-            return
-        one, prefix = self._aim_at_folder(location)
-        listing = Listing(prefix)
-        base, cut = location.rstrip("/"), len(prefix) + bool(prefix)
-        while page := self._demand("listed", one, listing.next_page):
-            yield [
-                StoredFile(f"{base}/{meta['path'][cut:]}", meta["size"], object_version(meta))
-                for meta in page
-            ]
+            return disk.files_below(location)
+        return self._objects.files_below(location)
 
     def write(self, location: str, content: bytes) -> None:
-        """Put a small file in place of what is there, if anything is."""
+        """Write a small file, replacing one that exists."""
         if is_local(location):
-            return write_local(location, content)
-        one = self._aim(location)
-        self._demand("written", one, lambda client, key: obstore.put(client, key, content))
+            disk.write(location, content)
+        else:
+            self._objects.write(location, content)
 
     def move(self, source: str, target: str) -> bool:
-        """Move a file within its store, in place of what is there. False if there is no such
-        file. Objects are copied and then deleted: stopped in between, both are there."""
+        """Move a file within its store, replacing the target. False if there is no such file.
+
+        Objects are copied and then deleted: a crash in between leaves both.
+        """
         if is_local(source) and is_local(target):
-            return move_local(source, target)
-        one = self._aim(source)
-        aimed = aim(parse_location(target))
-        if aimed is None or aimed[0] != one.target:
-            raise StorageRefused(f"{source} cannot be moved to another store.")
-        to = aimed[1]
-        copied = self._ask(source, lambda client, key: copied_to(client, key, to))
-        if not copied:
+            return disk.move(source, target)
+        if not self._objects.copy(source, target):
             return False
         failpoint("storage.copied")
         [outcome] = self.delete([source])
@@ -204,21 +155,21 @@ class Storage:
         return True
 
     def remaining(self, locations: Sequence[str], permit: Callable[[], bool] = always) -> list[str]:
-        """Which of these files are still there.
+        """Which of these files still exist.
 
-        Those that were not looked at any more, for want of a permit, count as there.
+        Files that were not examined, because the permit was withdrawn, count as existing.
         """
         permits = Permits(permit)
         granted = True
-        sorted_out = self._sort_out(locations)
-        there = set(sorted_out.unaddressable)
-        for number, (at, path) in enumerate(zip(sorted_out.local, sorted_out.paths, strict=True)):
+        groups = self._group(locations)
+        there = set(groups.unaddressable)
+        for number, (at, path) in enumerate(zip(groups.local, groups.paths, strict=True)):
             if number % FILES_PER_BATCH == 0:
                 granted = permits.granted()
-            if not granted or is_there(path):
+            if not granted or disk.is_there(path):
                 there.add(at)
-        for group in sorted_out.remote:
-            there.update(self._remaining_of(group, locations, permits))
+        for group in groups.remote:
+            there.update(self._objects.remaining(group, locations, permits))
         return [locations[at] for at in sorted(there)]
 
     def delete(
@@ -228,16 +179,16 @@ class Storage:
         permit: Callable[[], bool] = always,
         on_batch: Callable[[list[int], list[Outcome]], None] = ignore,
     ) -> list[Outcome]:
-        """What became of each of these files, in their order.
+        """The outcome for each of these files, in their order.
 
         The permit is asked for right before every request, never by two threads at once; without
-        it nothing more is sent. on_batch hears of batches as they are done, in this thread.
+        it nothing more is sent. `on_batch` is called in this thread as batches complete.
         """
         permits = Permits(permit)
-        sorted_out = self._sort_out(locations)
+        groups = self._group(locations, self._outside(locations))
         outcomes: list[Outcome] = [UNSENT] * len(locations)
-        # Closed at once, also when on_batch raises: that is what stops the sending.
-        with closing(self._delete(sorted_out, permits)) as batches:
+        # Closed at once, also when on_batch raises: closing stops the requests.
+        with closing(self._delete(groups, permits)) as batches:
             for indexes, found in batches:
                 for at, outcome in zip(indexes, found, strict=True):
                     outcomes[at] = outcome
@@ -246,39 +197,47 @@ class Storage:
         return outcomes
 
     def _delete(
-        self, sorted_out: _SortedOut, permits: Permits
+        self, groups: _Groups, permits: Permits
     ) -> Generator[tuple[list[int], list[Outcome]]]:
-        if sorted_out.unaddressable:
-            refused: list[Outcome] = [Failure(_UNADDRESSABLE, True)] * len(sorted_out.unaddressable)
-            yield sorted_out.unaddressable, refused
-        for start in range(0, len(sorted_out.local), FILES_PER_BATCH):
+        if groups.unaddressable:
+            yield groups.unaddressable, [_UNADDRESSABLE] * len(groups.unaddressable)
+        if groups.outside:
+            yield groups.outside, [disk.OUTSIDE] * len(groups.outside)
+        for start in range(0, len(groups.local), FILES_PER_BATCH):
             if not permits.granted():
                 return
             part = slice(start, start + FILES_PER_BATCH)
-            yield sorted_out.local[part], self._disk.delete(sorted_out.paths[part])
-        batches = [batch for group in sorted_out.remote for batch in self._batches(group)]
-        if batches:
-            deletion = Deletion(self._sender, self._client, permits, self._limits)
-            with closing(deletion.run(batches)) as done:
-                for batch, outcomes in done:
-                    yield batch.indexes, outcomes
+            yield groups.local[part], self._delete_local(groups.paths[part])
+        with closing(self._objects.delete(groups.remote, permits)) as batches:
+            yield from batches
 
-    def _batches(self, group: Batch) -> Iterator[Batch]:
-        most = min(self._limits.batch_size, group.target.most_per_request)
-        for start in range(0, len(group.keys), most):
-            yield group.part(start, start + most)
+    def _delete_local(self, paths: list[str]) -> list[Outcome]:
+        """Checks the bounds again: a symlink may have been placed since the call began."""
+        if self._bounds is None:
+            return self._disk.delete(paths)
+        return self._disk.delete(paths, self._bounds.contains_real)
 
-    def _sort_out(self, locations: Sequence[str]) -> _SortedOut:
-        """Put each location with those that one client reaches."""
-        credentials = self._credentials.current()
-        sorted_out = _SortedOut()
-        groups: dict[tuple[Target, str | None], Batch] = {}
-        # There may be millions in a few buckets: what a bucket's name means is read once.
+    def _outside(self, locations: Sequence[str]) -> list[int]:
+        """The indexes of the locations outside the bounds."""
+        if self._bounds is None:
+            return []
+        outside = self._bounds.outside(pa.array(locations, pa.string()))
+        return [at for at, is_outside in enumerate(outside.to_pylist()) if is_outside]
+
+    def _group(self, locations: Sequence[str], outside: Sequence[int] = ()) -> _Groups:
+        """Group the locations by the client that reaches them."""
+        credentials = self._objects.credentials()
+        groups = _Groups(outside=list(outside))
+        left_out = set(outside)
+        by_target: dict[tuple[Target, str | None], Batch] = {}
+        # There may be millions in a few buckets: each bucket's name is parsed once.
         known: dict[tuple[str, str | None], Batch] = {}
         for at, location in enumerate(locations):
+            if at in left_out:
+                continue
             if is_local(location):
-                sorted_out.local.append(at)
-                sorted_out.paths.append(to_path(location))
+                groups.local.append(at)
+                groups.paths.append(local_path(location))
                 continue
             end = location.find("/", location.find("://") + 3)
             key, prefix = location[end + 1 :], credentials.prefix_of(location)
@@ -286,140 +245,13 @@ class Storage:
             if group is None or not is_plain(key):
                 aimed = aim(parse_location(location))
                 if aimed is None:
-                    sorted_out.unaddressable.append(at)
+                    groups.unaddressable.append(at)
                     continue
                 target, key = aimed
-                group = groups.setdefault((target, prefix), Batch(target, location, [], []))
+                group = by_target.setdefault((target, prefix), Batch(target, location, [], []))
                 if not target.folder:
                     known[location[:end], prefix] = group
             group.indexes.append(at)
             group.keys.append(key)
-        sorted_out.remote = list(groups.values())
-        return sorted_out
-
-    def _remaining_of(
-        self, group: Batch, locations: Sequence[str], permits: Permits
-    ) -> Iterator[int]:
-        listed = self._list(group, permits) if len(group.keys) > _WORTH_A_LISTING else None
-        if listed is not None:
-            yield from (
-                at for at, key in zip(group.indexes, group.keys, strict=True) if key in listed
-            )
-            return
-
-        with ThreadPoolExecutor(self._limits.head_concurrency, "head") as pool:
-            try:
-                look = partial(self._is_there, permits=permits)
-                found = list(pool.map(look, (locations[at] for at in group.indexes)))
-            except BaseException:
-                permits.stop()
-                raise
-        yield from itertools.compress(group.indexes, found)
-
-    def _list(self, group: Batch, permits: Permits) -> set[str] | None:
-        """Which keys of the group a listing of their common folder shows, if that is feasible.
-
-        Where nearly all are gone, it is a request or two instead of one for each key. Listings
-        show what was deleted last: S3, GCS and Azure all say so.
-        """
-        common = os.path.commonprefix(group.keys)  # noqa: RUF071 - cut to a folder next
-        folder = common.rpartition("/")[0]
-        if not folder or group.target.folder:
-            return None
-        wanted = set(group.keys)
-        most_strangers = max(len(wanted), _FEW_STRANGERS)
-
-        def act(credentials: Credentials) -> set[str] | None:
-            client = self._client(group.target, group.location, credentials)
-            found: set[str] = set()
-            seen = 0
-            for page in obstore.list(client, prefix=folder):
-                found.update(wanted.intersection(item["path"] for item in page))
-                seen += len(page)
-                if seen - len(found) > most_strangers:
-                    return None
-            return found
-
-        answer = self._sender.send(act, permits, self._limits.head_concurrency)
-        return None if isinstance(answer, Problem | Unsent) else answer
-
-    def _aim_at_folder(self, location: str) -> tuple[Batch, str]:
-        one = self._aim(f"{location.rstrip('/')}/name")
-        if one.target.folder:
-            raise StorageRefused(f"{location}: {_UNADDRESSABLE}.")
-        return one, one.keys[0].rpartition("/")[0]
-
-    def _demand(self, done: str, one: Batch, question: Callable[[Client, str], T]) -> T:
-        """As _ask, where nothing need be there."""
-        answer = self._put(question, one, Permits(always))
-        if isinstance(answer, Problem | Unsent):
-            raise _error_of(one.location, answer, done)
-        return answer
-
-    def _ask(self, location: str, question: Callable[[Client, str], T]) -> T | None:
-        permits = Permits(always)
-        one = self._aim(location)
-        answer = self._put(question, one, permits)
-        if isinstance(answer, Problem | Unsent):
-            if self._is_gone(one, answer, permits):
-                return None
-            raise _error_of(location, answer)
-        return answer
-
-    def _is_there(self, location: str, permits: Permits) -> bool:
-        one = self._aim(location)
-        answer = self._put(size_of, one, permits)
-        if not isinstance(answer, Problem):
-            return True
-        gone = self._is_gone(one, answer, permits)
-        if gone is None:
-            raise _error_of(location, answer)
-        return not gone
-
-    def _is_gone(self, one: Batch, answer: Problem | Unsent, permits: Permits) -> bool | None:
-        """Whether a file that could not be looked at is not there; None if nobody knows.
-
-        Whoever may not list a bucket is refused what is not there; and some may list it only.
-        """
-        if isinstance(answer, Problem) and answer.kind is Kind.MISSING:
-            return True
-        if isinstance(answer, Problem) and answer.kind is Kind.REFUSED:
-            listed = self._list(one, permits)
-            return None if listed is None else not listed
-        return None
-
-    def _put(
-        self, question: Callable[[Client, str], T], one: Batch, permits: Permits
-    ) -> T | Problem | Unsent:
-        def act(credentials: Credentials) -> T:
-            return question(self._client(one.target, one.location, credentials), one.keys[0])
-
-        return self._sender.send(act, permits, self._limits.head_concurrency)
-
-    def _aim(self, location: str) -> Batch:
-        aimed = aim(parse_location(location))
-        if aimed is None:
-            raise StorageRefused(f"{location}: {_UNADDRESSABLE}.")
-        return Batch(aimed[0], location, [0], [aimed[1]])
-
-    def _client(self, target: Target, location: str, credentials: Credentials) -> Client:
-        refuse_after_fork()
-        with self._lock:
-            if credentials is not self._clients_credentials:
-                self._clients.clear()
-                self._clients_credentials = credentials
-            key = target, credentials.prefix_of(location)
-            client = self._clients.get(key)
-            if client is None:
-                config = credentials.for_location(location)
-                client = self._clients[key] = open_client(target, config, self._limits)
-            return client
-
-
-def _error_of(
-    location: str, answer: Problem | Unsent, done: str = "read"
-) -> StorageRefused | StorageUnavailable:
-    if isinstance(answer, Unsent):
-        return StorageUnavailable(f"{location} was not {done}.")
-    error = StorageRefused if is_final(answer) else StorageUnavailable
-    return error(f"{location} could not be {done}: {answer.reason}.")
+        groups.remote = list(by_target.values())
+        return groups

@@ -20,21 +20,12 @@ class Status(StrEnum):
 
     @property
     def wire(self) -> str:
-        """The name callers see; the ledger keeps its own."""
+        """The name that callers see. The ledger keeps its own."""
         return _WIRE_NAMES.get(self, self.value)
 
     @property
     def terminal(self) -> bool:
         return self in TERMINAL
-
-    @classmethod
-    def from_wire(cls, name: str) -> Status:
-        return _BY_ANY_NAME[name]
-
-    @classmethod
-    def names(cls) -> list[str]:
-        """Every name a caller may use for a state."""
-        return sorted(_BY_ANY_NAME)
 
 
 _WIRE_NAMES = {
@@ -42,12 +33,15 @@ _WIRE_NAMES = {
     Status.SUCCESS: "COMPLETED_SUCCESS",
     Status.FAILURE: "FAILED_TERMINAL",
 }
-_BY_ANY_NAME = {s.value: s for s in Status} | {s.wire: s for s in Status}
+STATUS_BY_NAME: Mapping[str, Status] = {
+    name: status for status in Status for name in (status.value, status.wire)
+}
+"""Callers may use either name."""
 
 TERMINAL = frozenset({Status.SUCCESS, Status.FAILURE})
 LEASED = frozenset({Status.ACQUIRING_RESOURCES, Status.RUNNING})
 
-# A leased state may follow a leased state: that is how a lost task is taken over.
+# A leased state may follow a leased state: a worker takes over a task whose lease expired.
 TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     Status.SUBMITTED: LEASED | {Status.FAILURE},
     Status.ACQUIRING_RESOURCES: LEASED | {Status.RETRY_SCHEDULED, Status.FAILURE},
@@ -58,13 +52,9 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 }
 
 
-def may_become(before: Status, after: Status) -> bool:
-    return after in TRANSITIONS[before]
-
-
 @dataclass(frozen=True, slots=True)
 class NewTask:
-    """A task on its way into the ledger."""
+    """A task that is not in the ledger yet."""
 
     task_id: UUID
     realm_id: str
@@ -75,7 +65,8 @@ class NewTask:
     exclusive: bool = False
     """At most one live task of this type may have this subject."""
     correlation_id: str | None = None
-    parent_id: UUID | None = None
+    principal: str = ""
+    """On whose behalf it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +99,8 @@ class Task:
     correlation_id: str | None
     reason: str
     """Why it is in this state."""
+    principal: str
+    """On whose behalf it runs: who submitted it, or who had it run again."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "status", Status(self.status))
@@ -119,7 +112,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class TaskVersion:
-    """One immutable row of a task's history: what a transition made of it, and why."""
+    """One immutable row of a task's history: the state after a transition, and its reason."""
 
     version: int
     status: Status
@@ -131,6 +124,8 @@ class TaskVersion:
     error_code: str | None
     result_summary: str | None
     result_extended: str | None
+    principal: str
+    """Who caused this version."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "status", Status(self.status))
@@ -140,33 +135,13 @@ class TaskVersion:
 class Claim:
     """The right to work on one attempt of a task.
 
-    Every write of the attempt names the version it holds. Whoever takes the task over raises
+    Every write of the attempt names the version it holds. A worker that takes the task over raises
     the version, so a worker that lost its lease cannot overwrite its successor.
     """
 
     task_id: UUID
     version: int
     owner: str
-
-    def to_json(self) -> dict[str, Any]:
-        return {"task_id": str(self.task_id), "version": self.version, "owner": self.owner}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Claim:
-        return cls(UUID(data["task_id"]), data["version"], data["owner"])
-
-
-@dataclass(frozen=True, slots=True)
-class Lease(Claim):
-    """A claim with what its worker has to know to begin: what claims in batches give."""
-
-    task_type: str
-    subject: str
-    task_payload: dict[str, Any]
-    checkpoint: dict[str, Any]
-    attempt_count: int
-    taken_over: bool
-    """The worker before this one went away without a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,3 +155,8 @@ class TaskFilter:
     parent_id: UUID | None = None
     received_from: datetime | None = None
     received_until: datetime | None = None
+
+
+def task_folder(workspace: str, task_id: UUID) -> str:
+    """Where a task keeps what is too large for the ledger. It is removed with the task."""
+    return f"{workspace.rstrip('/')}/tasks/{task_id}"

@@ -1,4 +1,4 @@
-"""When to try again: a pure function of policy, attempt, error and time."""
+"""When to retry: a pure function of policy, attempt, error and time."""
 
 from __future__ import annotations
 
@@ -12,18 +12,22 @@ from moraine.settings import RetrySettings
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
+    """Exponential backoff: `initial_backoff * multiplier ** (attempt - 1)`, at most `max_backoff`.
+
+    With 10 s, a multiplier of 2 and a maximum of 60 s the waits are 10, 20, 40, 60, 60, … seconds.
+    """
+
     max_attempts: int
     initial_backoff: timedelta
     multiplier: float
     max_backoff: timedelta
     jitter: float = 0.0
-    """The share of a backoff that chance may add, so that retries do not come in herds."""
+    """The maximum share of a backoff that is added at random, so that retries are spread out."""
 
     def backoff(self, attempt: int) -> timedelta:
         """The wait after the given attempt failed, without jitter."""
-        factor: float
         try:
-            factor = self.multiplier ** (attempt - 1)
+            factor = float(self.multiplier ** (attempt - 1))
         except OverflowError:
             return self.max_backoff
         if factor * self.initial_backoff.total_seconds() >= self.max_backoff.total_seconds():

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 from uuid import UUID
 
+import uuid6
 from fastapi import APIRouter, BackgroundTasks, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import AwareDatetime, Field, ValidationError
 
-from moraine.api.auth import Access
-from moraine.api.body import read_model
-from moraine.api.context import Context, context_of
-from moraine.api.errors import error_response
+from moraine.access.model import Action, Principal
 from moraine.errors import (
     LedgerUnavailable,
     SyncWaitExceeded,
@@ -22,8 +20,15 @@ from moraine.errors import (
     ValidationFailed,
     http_status_of,
 )
+from moraine.http.bodies import read_model
+from moraine.http.context import Context, context_of, principal_for
+from moraine.http.errors import error_response
+from moraine.http.openapi import error_responses
+from moraine.http.validation import explain, no_nul
 from moraine.log import get_logger
-from moraine.tasks.model import Status, Task, TaskFilter, TaskVersion
+from moraine.tasks.feed import TaskFeed, TaskRuns
+from moraine.tasks.model import STATUS_BY_NAME, Status, Task, TaskFilter, TaskVersion
+from moraine.tasks.operation import Operation
 from moraine.tasks.schemas import (
     ExecutionResult,
     TaskAcceptedResponse,
@@ -34,14 +39,13 @@ from moraine.tasks.schemas import (
     TaskSuccessResponse,
     VersionRecord,
 )
-from moraine.tasks.service import Submission
-from moraine.validation import explain
+from moraine.tasks.service import Submission, TaskService
 
 log = get_logger(__name__)
 
-_MOST_PER_PAGE = 500
-_LATEST_VERSION = 2**31 - 1
-_STATUS_NAMES = Field(json_schema_extra={"enum": list[Any](Status.names())})
+_MAX_PER_PAGE = 500
+_MAX_VERSION = 2**31 - 1
+_STATUS_NAMES = Field(json_schema_extra={"enum": list[Any](sorted(STATUS_BY_NAME))})
 _EVENTS = """\
 event: state
 data: {"version": 1, "status": "QUEUED", "ledger_status": "SUBMITTED", "reason": "submitted"}
@@ -52,32 +56,32 @@ data: {"step": "delete", "files_done": 20, "files_total": 42}
 
 """
 
-Ctx = Annotated[Context, Depends(context_of)]
+
+class TaskContext(Context, Protocol):
+    """What the routes of tasks need from their process."""
+
+    @property
+    def service(self) -> TaskService: ...
+    @property
+    def feed(self) -> TaskFeed: ...
+    @property
+    def runs(self) -> TaskRuns: ...
 
 
-def requires(access: Access) -> Any:
-    async def check(request: Request, context: Ctx) -> None:
-        await context.authenticator.check(request, access)
-
-    return Depends(check)
+Ctx = Annotated[TaskContext, Depends(context_of)]
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The error responses of a route, for the OpenAPI document."""
-    return {
-        status: {
-            "description": words,
-            # Not as a model: FastAPI would file it under the media type of the route's success.
-            "content": {
-                "application/json": {
-                    "schema": {"$ref": "#/components/schemas/ErrorResponse"},
-                    "example": {"error_code": code, "message": message},
-                }
-            },
-        }
-        for status, (words, code, message) in _ERRORS.items()
-        if status in statuses
-    }
+    """The error responses of a route, for the OpenAPI document. Every route is limited."""
+    given = {429, *statuses} | ({408} if 413 in statuses else set())
+    return error_responses(
+        "ErrorResponse",
+        {
+            status: (description, {"error_code": code, "message": message})
+            for status, (description, code, message) in _ERRORS.items()
+            if status in given
+        },
+    )
 
 
 _ERRORS = {
@@ -97,6 +101,11 @@ _ERRORS = {
         "This deployment serves realm 'demo', not 'prod'.",
     ),
     404: ("There is no such task.", "TASK_NOT_FOUND", "No task has that id."),
+    408: (
+        "The body arrives too slowly.",
+        "BODY_TOO_SLOW",
+        "Only 12 bytes of the body arrived in 30 seconds. Send at least 4096 bytes a second.",
+    ),
     409: (
         "The request does not fit the current state of the table or the task.",
         "TABLE_NOT_FOUND",
@@ -117,15 +126,20 @@ _ERRORS = {
         "IDEMPOTENCY_KEY_CONFLICT",
         "This Idempotency-Key was used for another request; use a new key.",
     ),
+    429: (
+        "Too many requests of this client are in progress; see Retry-After.",
+        "TOO_MANY_REQUESTS",
+        "256 requests of this client are in progress, which is the maximum. Try again later.",
+    ),
     500: (
-        "The task failed for good, or takes longer than a request may wait.",
+        "The task failed, or it takes longer than a request may wait.",
         "SYNC_WAIT_EXCEEDED",
-        "The task is not done after 3600 s. It goes on; ask for it by its id.",
+        "The task has not ended after 3600 s. It continues; ask for it by its id.",
     ),
     502: (
-        "The catalog, the storage or Spark did not do its part.",
+        "The catalog, the storage or Spark failed.",
         "CREDENTIAL_VENDING_FAILED",
-        "The catalog did not answer, so no credentials could be had for the table.",
+        "The catalog did not answer, so it vended no credentials for the table.",
     ),
     503: (
         "The ledger, or the key set of the token's issuer, cannot be reached.",
@@ -142,11 +156,13 @@ _BODY = {
 }
 
 router = APIRouter(prefix="/v1/tasks", tags=["Task Execution API"])
-reading, executing = requires(Access.READ), requires(Access.EXECUTE)
+Reader = Annotated[Principal, Depends(principal_for(Action.READ_TASKS))]
+Executor = Annotated[Principal, Depends(principal_for(Action.EXECUTE_TASKS))]
+Steerer = Annotated[Principal, Depends(principal_for(Action.STEER_TASKS))]
 
 
-async def submission_of(request: Request, context: Ctx) -> Submission:
-    """The request's body, valid for the operation it names."""
+async def submission_of(request: Request, principal: Executor, context: Ctx) -> Submission:
+    """The request's body, valid for the operation it names, from a caller who may ask for it."""
     payload = await read_model(request, TaskPayload, context.settings.api.max_body_bytes)
     common = payload.common_payload
     operation = context.service.operations.named(common.operation_type)
@@ -154,22 +170,30 @@ async def submission_of(request: Request, context: Ctx) -> Submission:
         parameters = operation.parameters.model_validate(payload.operation_parameters)
     except ValidationError as error:
         raise ValidationFailed(explain(error, within="operation_parameters")) from None
+    await context.guard.authorize(
+        principal, Action.EXECUTE_TASKS, parameters.table, "submit", given_id(request)
+    )
     return Submission(
         operation,
         parameters,
         common.realm_identifier,
+        principal.name,
         correlation_id=common.polaris_correlation_id,
         requested_at=common.request_timestamp_utc,
     )
 
 
-def given_id(request: Request) -> UUID | None:
-    """The id that a new task must have, where one was reserved for it with its key."""
-    return getattr(request.state, "task_id", None)
+def given_id(request: Request) -> UUID:
+    """The id that a new task must have: reserved for it with its key, or made here, because the
+    audit log names the task before there is one."""
+    if not hasattr(request.state, "task_id"):
+        request.state.task_id = UUID(int=uuid6.uuid7().int)
+    task_id: UUID = request.state.task_id
+    return task_id
 
 
 Body = Annotated[Submission, Depends(submission_of)]
-GivenId = Annotated[UUID | None, Depends(given_id)]
+GivenId = Annotated[UUID, Depends(given_id)]
 
 
 @router.post(
@@ -179,26 +203,22 @@ GivenId = Annotated[UUID | None, Depends(given_id)]
     response_model=TaskSuccessResponse,
     responses=errors(400, 401, 403, 409, 413, 415, 500, 502, 503),
     openapi_extra=_BODY,
-    dependencies=[executing],
 )
 async def execute_synchronously(submission: Body, context: Ctx, task_id: GivenId) -> Any:
-    """Holds the connection until the task is terminal, over its retries, up to
-    `delegation.synchronous.wait-limit`. The task goes on if the caller hangs up."""
+    """Holds the connection until the task is terminal, including its retries, up to
+    `delegation.synchronous.wait-limit`. The task continues if the caller hangs up. If a live task
+    does the same already, this waits for that one."""
     task = await context.in_thread(context.service.admit, submission, task_id=task_id)
-    with context.feed.subscribe(task.task_id) as subscription:
-        limit = context.settings.delegation.synchronous.wait_limit.total_seconds()
-        ended = task if task.status.terminal else None
-        if ended is None:
-            await context.in_thread(context.service.launch, task)
-            ended = await subscription.until_terminal(limit)
+    limit = context.settings.delegation.synchronous.wait_limit.total_seconds()
+    ended = await context.runs.run_to_end(task, limit)
     if ended is None:
         return error_response(
             SyncWaitExceeded.http_status,
             SyncWaitExceeded.code,
-            f"The task is not done after {limit:.0f} s. It goes on; ask for it by its id.",
+            f"The task has not ended after {limit:.0f} s. It continues; ask for it by its id.",
             delegation_task_id=task.task_id,
         )
-    return _outcome(ended)
+    return _outcome(ended, submission.operation)
 
 
 @router.post(
@@ -216,7 +236,6 @@ async def execute_synchronously(submission: Body, context: Ctx, task_id: GivenId
         **errors(400, 401, 403, 409, 413, 415, 503),
     },
     openapi_extra=_BODY,
-    dependencies=[executing],
 )
 async def submit(
     submission: Body,
@@ -228,7 +247,7 @@ async def submit(
 ) -> TaskAcceptedResponse:
     """The task is in the ledger when this answers; its state is at `status_query_url`."""
     task = await context.in_thread(context.service.admit, submission, task_id=task_id)
-    # The answer does not wait for Airflow: the task is safe, and a sweep would start it too.
+    # The answer does not wait for Airflow: the task is in the ledger, and a sweep can start it.
     afterwards.add_task(context.in_thread, context.service.launch, task)
     url = f"{request.scope.get('root_path', '')}/v1/tasks/{task.task_id}"
     response.headers["Location"] = url
@@ -240,9 +259,9 @@ async def submit(
     operation_id="listTasks",
     summary="List tasks, newest first",
     responses=errors(400, 401, 403, 503),
-    dependencies=[reading],
 )
 async def list_tasks(
+    principal: Reader,
     context: Ctx,
     status: Annotated[
         Annotated[str, _STATUS_NAMES] | None,
@@ -261,15 +280,17 @@ async def list_tasks(
         AwareDatetime | None, Query(description="Received before this time")
     ] = None,
     limit: Annotated[
-        int, Query(ge=1, le=_MOST_PER_PAGE, description="How many at most on this page")
+        int, Query(ge=1, le=_MAX_PER_PAGE, description="How many at most on this page")
     ] = 50,
     cursor: Annotated[UUID | None, Query(description="`next_cursor` of the page before")] = None,
 ) -> TaskPage:
+    if no_nul("realm", realm) not in (None, principal.realm):
+        return TaskPage(tasks=[], next_cursor=None)
     wanted = TaskFilter(
         status=_status(status),
         task_type=type and context.service.operations.named(type).task_type,
-        subject=_no_nul("table", table),
-        realm_id=_no_nul("realm", realm),
+        subject=no_nul("table", table),
+        realm_id=principal.realm,
         parent_id=parent_id,
         received_from=received_from,
         received_until=received_until,
@@ -279,7 +300,7 @@ async def list_tasks(
     )
     page = found[:limit]
     return TaskPage(
-        tasks=[TaskRecord.of(task) for task in page],
+        tasks=[TaskRecord.of(task) for task in page if await _may_read(principal, task, context)],
         next_cursor=page[-1].task_id if len(found) > limit else None,
     )
 
@@ -289,14 +310,27 @@ async def list_tasks(
     operation_id="getTask",
     summary="The full record of a task, with its history",
     responses=errors(400, 401, 403, 404, 503),
-    dependencies=[reading],
 )
-async def get_task(task_id: UUID, context: Ctx) -> TaskDetail:
-    store = context.service.store
-    task = await context.in_thread(store.get, task_id)
-    history = await context.in_thread(store.history, task_id)
-    children = await context.in_thread(store.find, TaskFilter(parent_id=task_id), limit=1000)
-    return TaskDetail.with_history(task, history, children)
+async def get_task(principal: Reader, task_id: UUID, context: Ctx) -> TaskDetail:
+    task = await _task_for(principal, Action.READ_TASKS, task_id, context)
+    history = await context.in_thread(context.service.store.history, task_id)
+    return TaskDetail.with_history(task, history)
+
+
+async def _task_for(
+    principal: Principal, action: Action, task_id: UUID, context: TaskContext, act: str = ""
+) -> Task:
+    """A task that the caller may act on. Those of other realms do not exist for the caller."""
+    task = await context.in_thread(context.service.store.get, task_id)
+    if task.realm_id != principal.realm:
+        raise TaskNotFound(f"There is no task {task_id}.")
+    await context.guard.authorize(principal, action, context.service.table_of(task), act, task_id)
+    return task
+
+
+async def _may_read(principal: Principal, task: Task, context: TaskContext) -> bool:
+    table = context.service.table_of(task)
+    return await context.guard.allows(principal, Action.READ_TASKS, table)
 
 
 @router.post(
@@ -305,12 +339,12 @@ async def get_task(task_id: UUID, context: Ctx) -> TaskDetail:
     summary="Cancel a task",
     status_code=202,
     responses=errors(400, 401, 403, 404, 409, 503),
-    dependencies=[executing],
 )
-async def cancel(task_id: UUID, context: Ctx) -> TaskRecord:
+async def cancel(principal: Steerer, task_id: UUID, context: Ctx) -> TaskRecord:
     """A waiting task ends at once; a running one at its worker's next heartbeat. It ends as a
     failure with the code CANCELLED."""
-    return TaskRecord.of(await context.in_thread(context.service.cancel, task_id))
+    await _task_for(principal, Action.STEER_TASKS, task_id, context, "cancel")
+    return TaskRecord.of(await context.in_thread(context.service.cancel, task_id, principal.name))
 
 
 @router.post(
@@ -319,14 +353,14 @@ async def cancel(task_id: UUID, context: Ctx) -> TaskRecord:
     summary="Re-drive a failed task, or bring a scheduled retry forward",
     status_code=202,
     responses=errors(400, 401, 403, 404, 409, 503),
-    dependencies=[executing],
 )
-async def retry(task_id: UUID, context: Ctx) -> TaskRecord:
-    return TaskRecord.of(await context.in_thread(context.service.retry, task_id))
+async def retry(principal: Steerer, task_id: UUID, context: Ctx) -> TaskRecord:
+    await _task_for(principal, Action.STEER_TASKS, task_id, context, "retry")
+    return TaskRecord.of(await context.in_thread(context.service.retry, task_id, principal.name))
 
 
-async def existing_task(task_id: UUID, context: Ctx) -> Task:
-    return await context.in_thread(context.service.store.get, task_id)
+async def existing_task(principal: Reader, task_id: UUID, context: Ctx) -> Task:
+    return await _task_for(principal, Action.READ_TASKS, task_id, context)
 
 
 @router.get(
@@ -338,28 +372,27 @@ async def existing_task(task_id: UUID, context: Ctx) -> Task:
         200: {"content": {"text/event-stream": {"example": _EVENTS}}},
         **errors(400, 401, 403, 404, 503),
     },
-    dependencies=[reading],
 )
 async def stream_events(
     task: Annotated[Task, Depends(existing_task)],
     context: Ctx,
     last_event_id: Annotated[
         int,
-        Header(ge=0, le=_LATEST_VERSION, description="The last version seen, on a reconnect"),
+        Header(ge=0, le=_MAX_VERSION, description="The last version seen, on a reconnect"),
     ] = 0,
 ) -> AsyncIterator[ServerSentEvent]:
-    """`state` events carry one row of the history each, from the first on or from the one after
-    `Last-Event-ID`; `progress` events carry how far the attempt is."""
-    store, told, shown = context.service.store, last_event_id, None
+    """A `state` event is one row of the history, from the first on or from the one after
+    `Last-Event-ID`; a `progress` event is the progress of the attempt."""
+    store, sent, shown = context.service.store, last_event_id, None
     with context.feed.subscribe(task.task_id) as subscription:
         try:
-            # What happened between the look-up and the subscription is in here.
+            # Includes changes between the first look-up and the subscription.
             current: Task | None = await context.in_thread(store.get, task.task_id)
             while current is not None:
-                if current.version > told:
+                if current.version > sent:
                     for row in await context.in_thread(store.history, task.task_id):
-                        if row.version > told:
-                            told = row.version
+                        if row.version > sent:
+                            sent = row.version
                             yield _state_event(row)
                 if current.progress and current.progress != shown:
                     shown = current.progress
@@ -368,22 +401,22 @@ async def stream_events(
                     return
                 current = await subscription.next()
         except (LedgerUnavailable, TaskNotFound) as error:
-            # The status line is out. An end before the terminal state makes the caller reconnect.
+            # The status line is sent. A stream that ends before the task makes callers reconnect.
             log.warning("events.cut", task_id=str(task.task_id), error=error.code)
 
 
 def _state_event(row: TaskVersion) -> ServerSentEvent:
-    # As a dict, because that is written in ASCII: a line separator in a text would end the line.
+    # A dict is written in ASCII: a line separator in a text would end the event's line.
     data = VersionRecord.of(row).model_dump(mode="json")
     return ServerSentEvent(event="state", id=str(row.version), data=data)
 
 
-def _outcome(task: Task) -> TaskSuccessResponse | JSONResponse:
+def _outcome(task: Task, operation: Operation) -> TaskSuccessResponse | JSONResponse:
     if task.status is Status.SUCCESS:
         return TaskSuccessResponse(
             delegation_task_id=task.task_id,
             message=task.result_summary or "",
-            execution_result=ExecutionResult.model_validate(task.result or {}),
+            execution_result=ExecutionResult.model_validate(operation.result_of(task.result)),
         )
     return error_response(
         http_status_of(task.error_code),
@@ -399,12 +432,6 @@ def _status(name: str | None) -> Status | None:
     if name is None:
         return None
     try:
-        return Status.from_wire(name)
+        return STATUS_BY_NAME[name]
     except KeyError:
-        raise ValidationFailed(f"status: known are {', '.join(Status.names())}.") from None
-
-
-def _no_nul(field: str, value: str | None) -> str | None:
-    if value is not None and "\x00" in value:
-        raise ValidationFailed(f"{field}: must not contain NUL characters.")
-    return value
+        raise ValidationFailed(f"status: known are {', '.join(sorted(STATUS_BY_NAME))}.") from None

@@ -1,26 +1,29 @@
-"""Admission and care of tasks: what callers, operators and the sweep ask for, in order."""
+"""The use cases of tasks: admit, cancel, retry, sweep, clean up."""
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 import uuid6
+from pydantic import ValidationError
 
+from moraine.access.model import QualifiedName
 from moraine.errors import (
     AlreadyInProgress,
     LeaseLost,
     MoraineError,
     RealmMismatch,
     TaskConflict,
+    UnknownOperation,
 )
 from moraine.log import get_logger
 from moraine.settings import Settings
-from moraine.storage.files import remove_folder, task_folder
-from moraine.tasks.model import LEASED, Claim, NewTask, Status, Task, TaskFilter
+from moraine.storage.files import remove_folder
+from moraine.tasks.model import LEASED, Claim, NewTask, Status, Task, task_folder
 from moraine.tasks.operation import Operation, Parameters, Registry
 from moraine.tasks.store import TaskStore
 
@@ -29,13 +32,13 @@ log = get_logger(__name__)
 _RE_DRIVEN = "re-driven on request"
 _BROUGHT_FORWARD = "retry brought forward on request"
 ON_REQUEST = (_RE_DRIVEN, _BROUGHT_FORWARD)
-"""Why a task is runnable that nobody but a caller made so."""
+"""Reasons of the transitions that a caller's retry makes."""
 
 
 class Launcher(Protocol):
     """Starts the work on a task. Starting the same version of a task twice is harmless."""
 
-    def launch(self, dag_id: str, task: Task) -> bool:
+    def launch(self, dag_id: str, task: Task, form: Mapping[str, Any]) -> bool:
         """True if this call started it, False if it had been started before."""
         ...
 
@@ -47,6 +50,8 @@ class Submission:
     operation: Operation
     parameters: Parameters
     realm: str
+    principal: str
+    """Who asks, as `Principal.name` has it."""
     correlation_id: str | None = None
     requested_at: datetime | None = None
 
@@ -60,15 +65,9 @@ class TaskService:
         self.settings = settings
         self._launcher = launcher
 
-    def admit(
-        self,
-        submission: Submission,
-        *,
-        parent_id: UUID | None = None,
-        task_id: UUID | None = None,
-    ) -> Task:
-        """Write the task down. Nothing else has happened before that. With an id of the caller's
-        own it is written once, however often it is asked for."""
+    def admit(self, submission: Submission, *, task_id: UUID | None = None) -> Task:
+        """Write the task, before anything else happens. Idempotent if the caller gives the id.
+        Returns a live task instead if that does everything that is asked for."""
         if submission.realm != self.settings.realm:
             raise RealmMismatch(
                 f"This deployment serves realm {self.settings.realm!r}, "
@@ -90,7 +89,7 @@ class TaskService:
                 subject=submission.parameters.subject,
                 exclusive=submission.parameters.exclusive,
                 correlation_id=submission.correlation_id,
-                parent_id=parent_id,
+                principal=submission.principal,
             )
         )
         log.info("task.admitted", task_id=str(task.task_id), subject=task.subject)
@@ -100,27 +99,38 @@ class TaskService:
         try:
             return self.store.add(task)
         except AlreadyInProgress as error:
-            if error.task_id != task.task_id:
+            if error.task_id is None:
                 raise
-            return self.store.get(task.task_id)
+            live = self.store.get(error.task_id)
+            if live.task_id != task.task_id and not self._is_met_by(task, live):
+                raise
+            return live
 
-    def submit(self, submission: Submission, *, parent_id: UUID | None = None) -> Task:
-        task = self.admit(submission, parent_id=parent_id)
-        self.launch(task)
-        return task
+    def _is_met_by(self, asked: NewTask, live: Task) -> bool:
+        """Whether a live task does what is asked for. Then both callers get its outcome."""
+        model = self.operations.named(asked.task_type).parameters
+        mine, theirs = (
+            model.model_validate(one.task_payload["operation_parameters"]) for one in (asked, live)
+        )
+        return mine.is_met_by(theirs)
 
-    def cancel(self, task_id: UUID) -> Task:
+    def table_of(self, task: Task) -> QualifiedName:
+        """The table that a task is about."""
+        try:
+            model = self.operations.named(task.task_type).parameters
+            return model.model_validate(task.task_payload["operation_parameters"]).table
+        except (UnknownOperation, LookupError, ValidationError):
+            # Another version wrote it. Only rules about every table fit this name.
+            return QualifiedName("", (), task.subject)
+
+    def cancel(self, task_id: UUID, principal: str | None = None) -> Task:
         """End a waiting task at once; ask the worker of a running one to stop."""
         task = self.store.get(task_id)
         if task.status.terminal:
             raise TaskConflict(f"Task {task_id} has already ended as {task.status.wire}.")
-        for child in self.store.find(TaskFilter(parent_id=task_id), limit=1000):
-            if not child.status.terminal:
-                with contextlib.suppress(TaskConflict):  # it has ended since the look
-                    self.cancel(child.task_id)
         if task.status in LEASED:
-            asked = self.store.request_cancel(task_id)
-            return asked or self.cancel(task_id)
+            asked = self.store.request_cancel(task_id, principal)
+            return asked or self.cancel(task_id, principal)
         try:
             return self.store.advance(
                 Claim(task_id, task.version, task.lease_owner or ""),
@@ -128,24 +138,25 @@ class TaskService:
                 "cancelled",
                 error_code="CANCELLED",
                 summary="Cancelled on request, before any attempt was under way.",
+                principal=principal,
             )
-        except LeaseLost:  # somebody moved it on between the look and the write
-            return self.cancel(task_id)
+        except LeaseLost:  # it changed between the look and the write
+            return self.cancel(task_id, principal)
 
-    def retry(self, task_id: UUID) -> Task:
-        """Start a failed task anew, or a scheduled retry now."""
+    def retry(self, task_id: UUID, principal: str | None = None) -> Task:
+        """Start a failed task again, or a scheduled retry now."""
         try:
-            task = self._make_runnable(self.store.get(task_id))
-        except LeaseLost:  # somebody moved it on between the look and the write
-            return self.retry(task_id)
+            task = self._make_runnable(self.store.get(task_id), principal)
+        except LeaseLost:  # it changed between the look and the write
+            return self.retry(task_id, principal)
         self.launch(task)
         return task
 
-    def _make_runnable(self, task: Task) -> Task:
+    def _make_runnable(self, task: Task, principal: str | None) -> Task:
         held = Claim(task.task_id, task.version, task.lease_owner or "")
         match task.status:
             case Status.FAILURE:
-                return self.store.advance(held, Status.SUBMITTED, _RE_DRIVEN)
+                return self.store.advance(held, Status.SUBMITTED, _RE_DRIVEN, principal=principal)
             case Status.RETRY_SCHEDULED:
                 return self.store.advance(
                     held,
@@ -154,6 +165,7 @@ class TaskService:
                     next_run=datetime.now(UTC),
                     error_code=task.error_code,
                     extended=task.result_extended,
+                    principal=principal,
                 )
             case _:
                 raise TaskConflict(
@@ -170,7 +182,8 @@ class TaskService:
         """Remove terminal tasks past their retention, batch by batch."""
         limits = self.settings.delegation.task
         removed = 0
-        while batch := self.store.remove_finished(limits.retention, limits.cleanup_batch):
+        figures = [figure.name for figure in self.operations.figures]
+        while batch := self.store.remove_finished(limits.retention, limits.cleanup_batch, figures):
             for task_id in batch:
                 remove_folder(task_folder(self.settings.workspace, task_id))
             removed += len(batch)
@@ -178,9 +191,10 @@ class TaskService:
         return removed
 
     def launch(self, task: Task) -> bool:
-        """A task that cannot be started now is in the ledger; the next sweep starts it."""
+        """Start a task's Dag run. A task that cannot be started now waits for the next sweep."""
         try:
-            return self._launcher.launch(self.operations.named(task.task_type).dag_id, task)
+            operation = self.operations.named(task.task_type)
+            return self._launcher.launch(operation.dag_id, task, operation.form_of(task))
         except MoraineError as error:
             log.warning("task.launch.postponed", task_id=str(task.task_id), reason=str(error))
             return False

@@ -1,4 +1,4 @@
-"""A worker's side of a task: hold the lease, beat, report, and settle what came of it."""
+"""A worker's side of a task: keep the lease, report progress, and write the outcome."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _EXTENDED_LIMIT = 16_000
 
 
 class Attempt:
-    """Keeps a claim alive while the work in the `with` block goes on.
+    """Keeps a claim alive while the work in the `with` block runs.
 
-    A thread beats beside the work. When it finds the lease lost or a cancel asked for, it calls
-    what was given to `on_stop` (to interrupt the work wherever it blocks), and the block ends
-    with that error, whatever the interruption itself raised.
+    A thread sends heartbeats. When it finds the lease lost or a cancel requested, it calls the
+    functions given to `on_stop` (to interrupt the work wherever it blocks), and the block ends with
+    that error, whatever the interruption itself raised.
     """
 
     def __init__(self, store: TaskStore, claim: Claim, interval: timedelta) -> None:
@@ -53,28 +53,29 @@ class Attempt:
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def report(self, **progress: Any) -> None:
-        """Tell how far the work is; the next heartbeat carries it."""
+        """Set the progress that the next heartbeat writes."""
         self._progress = progress
 
     def report_from(self, measure: Callable[[], dict[str, Any] | None]) -> None:
-        """Let every heartbeat ask how far the work is. None: as before."""
+        """Have every heartbeat call `measure` for the progress. None: no change."""
         self._measure = measure
 
     def on_stop(self, interrupt: Callable[[], object], *, patience: float = 0) -> None:
-        """Work that ends by itself when it is cancelled has so many seconds for that."""
+        """Call `interrupt` when the work must stop. Work that ends by itself on a cancel gets
+        `patience` seconds for that first."""
         self._patience = max(self._patience, patience)
         self._on_stop.append(interrupt)
         if self._stopped_by is not None:
             self._try_to(interrupt)
 
     def start(self) -> None:
-        """The work itself begins. No heartbeat may name the version that this leaves behind."""
+        """Move the task to RUNNING. No heartbeat may name the version before that."""
         with self._writing:
             self.claim = self._store.start(self.claim)
 
     def check(self, *, ask: bool = False) -> None:
-        """Raise what stops the work, if anything does. `ask` the ledger, not only the last
-        heartbeat."""
+        """Raise the error that stops the work, if there is one. With `ask`, send a heartbeat
+        first."""
         if ask and self._stopped_by is None:
             self._beat_once()
         if self._stopped_by is not None:
@@ -94,8 +95,8 @@ class Attempt:
     ) -> None:
         self._done.set()
         self._thread.join(timeout=self._interval + 5)
-        tells_more = self._progress is not None or self._measure is not None
-        if error is None and self._stopped_by is None and tells_more:
+        has_progress = self._progress is not None or self._measure is not None
+        if error is None and self._stopped_by is None and has_progress:
             self._beat_once()
         if self._stopped_by is not None and error is not self._stopped_by:
             raise self._stopped_by from error
@@ -130,47 +131,47 @@ class Attempt:
         except LeaseLost as lost:
             self._stopped_by = lost
         except LedgerUnavailable:
-            # Unknown is not lost: whoever takes over has to raise the version first, and then
-            # every write of this worker is refused.
+            # Unknown is not lost: a worker that takes over raises the version first, and then every
+            # write of this worker is refused.
             self._progress = self._progress or progress
             log.warning("task.heartbeat.missed", task_id=str(self.claim.task_id))
         except Exception as error:
-            # Progress that cannot be written must not end the heartbeat: the next goes without it.
+            # Progress that cannot be written must not end the heartbeats: the next is without it.
             log.error(
                 "task.heartbeat.failed", task_id=str(self.claim.task_id), error=type(error).__name__
             )
 
 
 class Work:
-    """What a step has at hand: its task, the heartbeat beside it, and the fenced ledger."""
+    """What a step works with: its task, the heartbeat, and the fenced ledger."""
 
     def __init__(self, store: TaskStore, task: Task, attempt: Attempt) -> None:
         self.task = task
         self.attempt = attempt
         self.account: Callable[[], dict[str, Any]] | None = None
-        """What was done and what was not, for the record of an attempt that ends early."""
-        self._store = store
+        """Gives the result of an attempt that ends early."""
+        self.store = store
 
     def report(self, **progress: Any) -> None:
         self.attempt.report(**progress)
 
     def checkpoint(self, **patch: Any) -> None:
-        """Remember how far the work came, for the steps and attempts after this one.
+        """Save how far the work came, for the steps and attempts after this one.
 
-        Work that was stopped goes no further: a job that it starts now, nobody would interrupt.
+        Raises if the work was stopped: no heartbeat would interrupt a job that it starts now.
         """
         self.attempt.check()
-        self._store.checkpoint(self.attempt.claim, patch)
+        self.store.checkpoint(self.attempt.claim, patch)
 
     def start(self) -> Task:
-        """Resources are there; the work itself begins."""
+        """The resources are acquired; the work itself begins."""
         self.attempt.start()
-        return self._store.get(self.task.task_id)
+        return self.store.get(self.task.task_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """Somebody who works on tasks: one Dag run, one attempt at a task, under one name."""
+    """One Dag run, which makes one attempt at a task under one owner's name."""
 
     store: TaskStore
     settings: Settings
@@ -184,19 +185,19 @@ class Worker:
     def claim(self, task_id: UUID) -> Task | None:
         """Lease a task for an attempt, or None when there is nothing to do.
 
-        A task whose workers vanished time and again is given up here, and so is one that
-        somebody asked to cancel while its worker was gone.
+        A task whose workers died in every attempt fails here, and so does a task that was cancelled
+        while its worker was gone.
         """
         task = self.store.claim_one(task_id, self.owner)
         if task is None:
             return None
         claim = Claim(task.task_id, task.version, self.owner)
-        most = policy_for(task.task_type, self.settings.delegation.retry).max_attempts
+        limit = policy_for(task.task_type, self.settings.delegation.retry).max_attempts
         if task.cancel_requested_ts is not None:
             self.fail(claim, task, Cancelled("Cancelled on request."))
             return None
-        if task.attempt_count > most:
-            lost = f"All {most} attempts are used up; the last ones ended without a word."
+        if task.attempt_count > limit:
+            lost = f"All {limit} attempts are used up; the workers of the last ones disappeared."
             self.fail(claim, task, WorkersLost(lost))
             return None
         return task
@@ -208,8 +209,35 @@ class Worker:
         return None
 
     @contextmanager
+    def keeping_lease(self, task: Task) -> Iterator[None]:
+        """Send heartbeats while another process gets ready for the work, and does it.
+
+        That process has heartbeats of its own, finds out about a lost lease or a cancel, and writes
+        the outcome. Until it does, a slow start must not cost it the lease.
+        """
+        claim, over = self.held_claim(task), threading.Event()
+        interval = self.settings.delegation.task.lease.heartbeat_interval.total_seconds()
+
+        def beat() -> None:
+            while claim is not None and not over.wait(interval):
+                try:
+                    self.store.heartbeat(claim)
+                except LedgerUnavailable:
+                    log.warning("task.heartbeat.missed", task_id=str(task.task_id))
+                except LeaseLost:
+                    return
+
+        thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join(timeout=interval + 5)
+
+    @contextmanager
     def working_on(self, task_id: UUID) -> Iterator[Work]:
-        """One step of an attempt. What it raises is written in the ledger, and raised on."""
+        """One step of an attempt. An error is written to the ledger and raised again."""
         task = self.store.get(task_id)
         claim = self.held_claim(task)
         if claim is None:
@@ -238,7 +266,7 @@ class Worker:
     def fail(
         self, claim: Claim, task: Task, error: Exception, account: dict[str, Any] | None = None
     ) -> Task:
-        """Write down that an attempt failed: a retry is due, or the task has failed for good."""
+        """Write that an attempt failed: schedule a retry, or end the task as a failure."""
         policy = policy_for(task.task_type, self.settings.delegation.retry)
         attempt = task.attempt_count
         decision = decide(policy, attempt, error, datetime.now(UTC), chance=random.random())  # noqa: S311
@@ -268,14 +296,14 @@ def _with_report(error: Exception, account: dict[str, Any] | None) -> dict[str, 
 
 
 def _summarize(error: Exception) -> str:
-    """Messages of foreign errors may quote connection strings; name only their kind."""
+    """Messages of other libraries' errors may quote connection strings; name only the class."""
     if isinstance(error, MoraineError):
         return str(error)
     return f"An unexpected {type(error).__name__} ended the attempt."
 
 
 def _explain(error: Exception) -> str:
-    """For foreign errors only the place: the worker's log has the rest."""
+    """For other libraries' errors only the place: the worker's log has the rest."""
     if isinstance(error, MoraineError):
         return (error.details or str(error))[:_EXTENDED_LIMIT]
     place = traceback.extract_tb(error.__traceback__)[-1]

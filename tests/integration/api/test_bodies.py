@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from moraine.api import MOUNT_PATH
+from moraine.http import DELEGATION_PATH
+from moraine.http.errors import ErrorResponse
 from moraine.tasks.model import TaskFilter
-from moraine.tasks.schemas import ErrorResponse
 from support.api_server import SYNC, Api, Hand, purge
 
 StartApi = Callable[..., Api]
@@ -65,7 +65,7 @@ COMMON = "common_payload"
 IDENTITY = "operation_parameters/table_identity"
 
 
-def test_bodies_that_are_no_object(api: Api, hand: Hand) -> None:
+def test_api_refuses_bodies_that_are_no_object(api: Api, hand: Hand) -> None:
     assert "no body" in error_of(post(api, b""), 400, "BAD_REQUEST")
     assert "no body" in error_of(post(api, b" \n"), 400, "BAD_REQUEST")
     assert "byte 1" in error_of(post(api, b'"\xff"'), 400, "BAD_REQUEST")
@@ -90,7 +90,7 @@ def test_bodies_that_are_no_object(api: Api, hand: Hand) -> None:
 @pytest.mark.parametrize(
     "opening", [b"[", b'{"a":', b'{"common_payload":', b'{"operation_parameters":{"x":[']
 )
-def test_nesting_bombs(api: Api, opening: bytes) -> None:
+def test_api_refuses_nesting_bombs(api: Api, opening: bytes) -> None:
     for depth in (150, 300, 100_000):
         error_of(post(api, (opening * depth)[:900_000]), 400, "VALIDATION_FAILED")
     closing = b"]" if opening.endswith(b"[") else b"}"
@@ -99,7 +99,7 @@ def test_nesting_bombs(api: Api, opening: bytes) -> None:
         error_of(post(api, body), 400, "VALIDATION_FAILED")
 
 
-def test_nesting_in_what_is_dropped_is_bounded_too(api: Api) -> None:
+def test_api_bounds_nesting_in_unknown_fields_too(api: Api) -> None:
     deep: Any = "x"
     for _ in range(100):
         deep = [deep]
@@ -121,7 +121,7 @@ def test_nesting_in_what_is_dropped_is_bounded_too(api: Api) -> None:
     ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x",
      "application/json; charset=latin-1", "application/jsonx", "application/xml"],
 )  # fmt: skip
-def test_other_content_types(api: Api, content_type: str) -> None:
+def test_api_refuses_other_content_types(api: Api, content_type: str) -> None:
     body = json.dumps(purge()).encode()
     error_of(post(api, body, content_type), 415, "UNSUPPORTED_MEDIA_TYPE")
 
@@ -131,26 +131,26 @@ def test_other_content_types(api: Api, content_type: str) -> None:
     ["application/json", "Application/JSON", "application/json; charset=utf-8",
      'application/json;charset="UTF-8"'],
 )  # fmt: skip
-def test_content_types_that_will_do(api: Api, content_type: str) -> None:
+def test_api_accepts_content_types_of_json(api: Api, content_type: str) -> None:
     body = json.dumps(purge()).encode()
     headers = {"Content-Type": content_type}
     assert api.post("/v1/tasks", data=body, headers=headers).status_code == 202
 
 
-def test_a_body_that_declares_to_be_too_large(start_api: StartApi) -> None:
+def test_api_refuses_a_body_that_declares_to_be_too_large(start_api: StartApi) -> None:
     api = start_api(api={"max_body_bytes": 1000})
     message = error_of(post(api, b" " * 1001), 413, "PAYLOAD_TOO_LARGE")
     assert "1000 bytes" in message
     error_of(post(api, b" " * 1000), 400, "BAD_REQUEST")
 
 
-def test_a_chunked_body_that_grows_too_large(start_api: StartApi) -> None:
+def test_api_refuses_a_chunked_body_that_grows_too_large(start_api: StartApi) -> None:
     """Read by hand: the answer comes while the body is still on its way."""
     api = start_api(api={"max_body_bytes": 1000})
     parts = urlsplit(api.origin)
     with socket.create_connection((str(parts.hostname), int(parts.port or 0)), 10) as caller:
         head = (
-            f"POST {MOUNT_PATH}/v1/tasks HTTP/1.1\r\nHost: x\r\n"
+            f"POST {DELEGATION_PATH}/v1/tasks HTTP/1.1\r\nHost: x\r\n"
             f"Authorization: {api._headers['Authorization']}\r\n"
             "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
         )
@@ -182,7 +182,7 @@ def test_a_chunked_body_that_grows_too_large(start_api: StartApi) -> None:
         (f"{IDENTITY}/table_name", "operation_parameters.table_identity.table_name"),
     ],
 )
-def test_a_missing_field_is_named_by_its_path(api: Api, path: str, named: str) -> None:
+def test_api_names_a_missing_field_by_its_path(api: Api, path: str, named: str) -> None:
     message = error_of(post(api, without(path)), 400, "VALIDATION_FAILED")
     assert message == f"{named}: Field required"
 
@@ -202,7 +202,7 @@ TEXT_FIELDS = [
 
 
 @pytest.mark.parametrize("path", TEXT_FIELDS)
-def test_texts_that_cannot_be(api: Api, path: str) -> None:
+def test_api_refuses_invalid_texts(api: Api, path: str) -> None:
     named = path.replace("/", ".")
     for value in ("a\x00b", "\x1f", "\n", "\x7f", "x" * 5000, [], {}, ["x"], {"x": "y"}):
         message = error_of(post(api, changed(path, value)), 400, "VALIDATION_FAILED")
@@ -243,11 +243,11 @@ def test_texts_that_cannot_be(api: Api, path: str) -> None:
         (f"{COMMON}/request_timestamp_utc", 1e300, "request_timestamp_utc"),
     ],
 )
-def test_values_of_the_wrong_kind(api: Api, path: str, value: Any, named: str) -> None:
+def test_api_refuses_values_of_the_wrong_type(api: Api, path: str, value: Any, named: str) -> None:
     assert named in error_of(post(api, changed(path, value)), 400, "VALIDATION_FAILED")
 
 
-def test_names_that_together_are_too_long_for_the_ledgers_index(api: Api) -> None:
+def test_api_refuses_names_too_long_for_the_ledgers_index(api: Api) -> None:
     levels = [f"{number}" + chr(0x1F600 + number) * 250 for number in range(60)]
     body = changed(f"{IDENTITY}/namespace_levels", levels)
     assert "2000 bytes" in error_of(post(api, body), 400, "VALIDATION_FAILED")
@@ -257,7 +257,7 @@ def test_names_that_together_are_too_long_for_the_ledgers_index(api: Api) -> Non
     assert response.status_code in (202, 400)
 
 
-def test_numbers_of_any_size_in_what_is_dropped(api: Api) -> None:
+def test_api_accepts_numbers_of_any_size_in_unknown_fields(api: Api) -> None:
     body = changed("operation_parameters/metadata", {"last-sequence-number": "HERE"})
     for number in (b"9" * 4000, b"1e999", b"-0.0", b"0." + b"1" * 4000):
         named = body.replace(b'"HERE"', number).replace(b"orders", b"t%d" % len(number))
@@ -267,7 +267,7 @@ def test_numbers_of_any_size_in_what_is_dropped(api: Api) -> None:
     error_of(post(api, body.replace(b'"HERE"', b"9" * 10_000)), 400, "VALIDATION_FAILED")
 
 
-def test_a_name_given_twice_is_refused(api: Api, hand: Hand) -> None:
+def test_api_refuses_a_name_given_twice(api: Api, hand: Hand) -> None:
     good = json.dumps(purge()).encode()
     for body in (
         good.replace(b'"table_name"', b'"table_name": "customers", "table_name"'),
@@ -279,7 +279,7 @@ def test_a_name_given_twice_is_refused(api: Api, hand: Hand) -> None:
     assert hand.store.find(TaskFilter(), limit=1) == []
 
 
-def test_an_unknown_operation_is_told_the_known_ones(api: Api) -> None:
+def test_api_names_the_known_operations_for_an_unknown_one(api: Api) -> None:
     for name in ("TABLE_COMPACTION", "table_purge", "x" * 255, "'; drop table tasks"):
         body = changed(f"{COMMON}/operation_type", name)
         message = error_of(post(api, body), 400, "UNKNOWN_OPERATION_TYPE")
@@ -287,7 +287,7 @@ def test_an_unknown_operation_is_told_the_known_ones(api: Api) -> None:
             assert known in message
 
 
-def test_properties_of_the_purge(api: Api, hand: Hand) -> None:
+def test_api_checks_the_properties_of_a_purge(api: Api, hand: Hand) -> None:
     message = error_of(
         post(api, changed("operation_parameters/properties", {"dryrun": "true"})),
         400,
@@ -302,7 +302,7 @@ def test_properties_of_the_purge(api: Api, hand: Hand) -> None:
     api.submit("b", skipTrash=True, deleteMarkerFiles=False, dryRun=False)  # type: ignore[arg-type]
 
 
-def test_fields_nobody_knows_are_dropped(api: Api, hand: Hand) -> None:
+def test_api_drops_unknown_fields(api: Api, hand: Hand) -> None:
     payload = purge()
     payload["x"] = payload["common_payload"]["x"] = payload["operation_parameters"]["x"] = "odd"
     payload["operation_parameters"]["table_identity"]["x"] = "odd"
@@ -311,7 +311,7 @@ def test_fields_nobody_knows_are_dropped(api: Api, hand: Hand) -> None:
     assert "odd" not in api.get("/v1/tasks").text
 
 
-def test_names_with_dots_are_tables_of_their_own(api: Api) -> None:
+def test_api_takes_names_with_dots_as_tables_of_their_own(api: Api) -> None:
     def submit(levels: list[str], table: str) -> str:
         payload = purge(table)
         payload["operation_parameters"]["table_identity"]["namespace_levels"] = levels
@@ -326,7 +326,7 @@ def test_names_with_dots_are_tables_of_their_own(api: Api) -> None:
     assert submit(["über"], "tische ☃") == "demo.über.tische ☃"
 
 
-def test_many_mistakes_are_told_up_to_a_bound_and_values_are_not_repeated(api: Api) -> None:
+def test_api_reports_many_mistakes_up_to_a_bound_and_repeats_no_values(api: Api) -> None:
     levels = [f"secret-{number}\n" for number in range(60)]
     message = error_of(
         post(api, changed(f"{IDENTITY}/namespace_levels", levels)), 400, "VALIDATION_FAILED"

@@ -58,7 +58,7 @@ def check_replay(first: requests.Response, again: requests.Response) -> None:
 # --- Submitting -------------------------------------------------------------------------------
 
 
-def test_one_task_however_often_it_is_submitted(
+def test_api_key_makes_one_task_however_often_it_is_submitted(
     api: Api, store: TaskStore, airflow: AirflowServer, key: str
 ) -> None:
     first = post(api, TASKS, key, purge("orders"))
@@ -71,7 +71,7 @@ def test_one_task_however_often_it_is_submitted(
     assert len(airflow.runs) == 1
 
 
-def test_also_when_the_task_has_ended_since(
+def test_api_key_makes_one_task_even_if_it_has_ended_since(
     api: Api, store: TaskStore, hand: Hand, key: str
 ) -> None:
     """Without a key the second request would be a new task."""
@@ -84,13 +84,15 @@ def test_also_when_the_task_has_ended_since(
     assert len(all_tasks(store)) == 2
 
 
-def test_the_same_body_in_another_spelling(api: Api, store: TaskStore, key: str) -> None:
+def test_api_key_with_the_same_body_in_another_spelling(
+    api: Api, store: TaskStore, key: str
+) -> None:
     first = post(api, TASKS, key, purge("orders"))
     spelled = {name: purge("orders")[name] for name in reversed(purge("orders"))}
     check_replay(first, post(api, TASKS, key, spelled))
 
 
-def test_another_payload(api: Api, store: TaskStore, key: str) -> None:
+def test_api_key_with_another_payload(api: Api, store: TaskStore, key: str) -> None:
     assert post(api, TASKS, key, purge("orders")).status_code == 202
     other = post(api, TASKS, key, purge("customers"))
     assert other.status_code == 422
@@ -98,14 +100,16 @@ def test_another_payload(api: Api, store: TaskStore, key: str) -> None:
     assert len(all_tasks(store)) == 1
 
 
-def test_fresh_credentials_make_no_other_request(api: Api, store: TaskStore, key: str) -> None:
+def test_api_key_with_fresh_credentials_is_the_same_request(
+    api: Api, store: TaskStore, key: str
+) -> None:
     first = post(api, TASKS, key, with_config("orders", "one"))
     check_replay(first, post(api, TASKS, key, with_config("orders", "two")))
     check_replay(first, post(api, TASKS, key, purge("orders")))
     assert len(all_tasks(store)) == 1
 
 
-def test_a_refusal_is_final(api: Api, store: TaskStore, key: str) -> None:
+def test_api_key_of_a_refused_request_is_final(api: Api, store: TaskStore, key: str) -> None:
     body = purge("orders")
     body["common_payload"]["operation_type"] = "NO_SUCH_THING"
     first = post(api, TASKS, key, body)
@@ -114,7 +118,9 @@ def test_a_refusal_is_final(api: Api, store: TaskStore, key: str) -> None:
     assert all_tasks(store) == []
 
 
-def test_at_the_same_time(api: Api, store: TaskStore, key: str, pool: ThreadPoolExecutor) -> None:
+def test_api_key_sent_many_times_at_once(
+    api: Api, store: TaskStore, key: str, pool: ThreadPoolExecutor
+) -> None:
     responses = list(pool.map(lambda _: post(api, TASKS, key, purge("orders")), range(16)))
     assert {response.status_code for response in responses} == {202}
     assert len({response.text for response in responses}) == 1
@@ -123,7 +129,7 @@ def test_at_the_same_time(api: Api, store: TaskStore, key: str, pool: ThreadPool
 
 
 @pytest.mark.parametrize("path", [TASKS, SYNC])
-def test_a_malformed_key(api: Api, store: TaskStore, path: str) -> None:
+def test_api_key_that_is_malformed(api: Api, store: TaskStore, path: str) -> None:
     for bad in ("", "-a", "a b", "x" * 256):
         response = post(api, path, bad, purge("orders"))
         assert response.status_code == 400
@@ -131,7 +137,7 @@ def test_a_malformed_key(api: Api, store: TaskStore, path: str) -> None:
     assert all_tasks(store) == []
 
 
-def test_who_may_not_call_gets_no_further(
+def test_api_key_reveals_nothing_to_a_caller_without_access(
     api: Api, store: TaskStore, issuer: Issuer, key: str
 ) -> None:
     first = post(api, TASKS, key, purge("orders"))
@@ -146,14 +152,14 @@ def test_who_may_not_call_gets_no_further(
     check_replay(first, post(api, TASKS, key, purge("orders")))
 
 
-def test_a_read_has_no_use_for_a_key(api: Api, key: str) -> None:
+def test_api_key_of_a_read_is_ignored(api: Api, key: str) -> None:
     for _ in range(2):
         response = api.get(TASKS, headers={"Idempotency-Key": key})
         assert response.status_code == 200
         assert REPLAYED not in response.headers
 
 
-def test_with_keys_off_the_header_means_nothing(
+def test_api_key_is_ignored_if_keys_are_off(
     make_settings: Any, issuer: Issuer, store: TaskStore, hand: Hand, key: str
 ) -> None:
     settings = make_settings().model_copy(
@@ -170,7 +176,9 @@ def test_with_keys_off_the_header_means_nothing(
 # --- Executing --------------------------------------------------------------------------------
 
 
-def test_synchronously_twice(api: Api, store: TaskStore, hand: Hand, key: str) -> None:
+def test_api_key_of_a_synchronous_request_sent_twice(
+    api: Api, store: TaskStore, hand: Hand, key: str
+) -> None:
     with finishing_everything(hand):
         first = post(api, SYNC, key, purge("orders"))
         assert first.status_code == 200, first.text
@@ -178,7 +186,7 @@ def test_synchronously_twice(api: Api, store: TaskStore, hand: Hand, key: str) -
     assert len(all_tasks(store)) == 1
 
 
-def test_a_duplicate_of_one_that_runs(
+def test_api_key_of_a_request_that_still_runs(
     api: Api, hand: Hand, store: TaskStore, key: str, pool: ThreadPoolExecutor
 ) -> None:
     first = pool.submit(post, api, SYNC, key, purge("orders"))
@@ -190,7 +198,7 @@ def test_a_duplicate_of_one_that_runs(
     assert len(all_tasks(store)) == 1
 
 
-def test_a_failure_of_the_work(
+def test_api_key_of_work_that_failed(
     api: Api, hand: Hand, store: TaskStore, key: str, pool: ThreadPoolExecutor
 ) -> None:
     first = pool.submit(post, api, SYNC, key, purge("orders"))
@@ -206,7 +214,7 @@ def test_a_failure_of_the_work(
 # --- Steering ---------------------------------------------------------------------------------
 
 
-def test_cancelling(api: Api, store: TaskStore, key: str) -> None:
+def test_api_key_of_a_cancellation(api: Api, store: TaskStore, key: str) -> None:
     task_id = api.submit("orders")
     first = post(api, f"{TASKS}/{task_id}/cancel", key)
     assert first.status_code == 202, first.text
@@ -217,7 +225,7 @@ def test_cancelling(api: Api, store: TaskStore, key: str) -> None:
     assert REPLAYED not in api.post(f"{TASKS}/{task_id}/cancel").headers
 
 
-def test_retrying(api: Api, store: TaskStore, hand: Hand, key: str) -> None:
+def test_api_key_of_a_retry(api: Api, store: TaskStore, hand: Hand, key: str) -> None:
     task_id = api.submit("orders")
     hand.finish(store.get(UUID(task_id)), StorageRefused("no"))
     assert store.get(UUID(task_id)).status is Status.FAILURE
@@ -231,14 +239,14 @@ def test_retrying(api: Api, store: TaskStore, hand: Hand, key: str) -> None:
     assert len(store.history(UUID(task_id))) > versions
 
 
-def test_a_task_that_is_not_there(api: Api, key: str) -> None:
+def test_api_key_for_a_task_that_does_not_exist(api: Api, key: str) -> None:
     path = f"{TASKS}/{uuid4()}/cancel"
     first = post(api, path, key)
     assert first.status_code == 404
     check_replay(first, post(api, path, key))
 
 
-def test_a_key_belongs_to_a_path(api: Api, store: TaskStore, key: str) -> None:
+def test_api_key_belongs_to_a_path(api: Api, store: TaskStore, key: str) -> None:
     one, other = api.submit("orders"), api.submit("customers")
     for task_id in (one, other):
         response = post(api, f"{TASKS}/{task_id}/cancel", key)
@@ -251,8 +259,8 @@ def test_a_key_belongs_to_a_path(api: Api, store: TaskStore, key: str) -> None:
 
 @pytest.fixture
 def lose(ledger_url: str, failpoints: Failpoints) -> Lose:
-    """Lets a request be executed, and nobody write down what became of it: as if the process had
-    died, its lease has run out."""
+    """Executes a request without writing its outcome, and lets its lease expire, as if the process
+    had died."""
 
     def lose(send: Callable[[], Any]) -> None:
         failpoints.hold_at("idempotency.executed")
@@ -269,7 +277,7 @@ def lose(ledger_url: str, failpoints: Failpoints) -> Lose:
     return lose
 
 
-def test_a_crash_between_admission_and_its_record_finds_the_same_task(
+def test_api_key_finds_the_same_task_after_a_crash_before_its_record(
     api: Api, store: TaskStore, lose: Lose, key: str
 ) -> None:
     lose(lambda: post(api, TASKS, key, purge("orders")))
@@ -282,7 +290,7 @@ def test_a_crash_between_admission_and_its_record_finds_the_same_task(
     assert len(all_tasks(store)) == 1
 
 
-def test_also_if_it_has_ended_since(
+def test_api_key_finds_a_task_that_has_ended_after_a_crash_before_its_record(
     api: Api, store: TaskStore, hand: Hand, lose: Lose, key: str
 ) -> None:
     lose(lambda: post(api, TASKS, key, purge("orders")))
@@ -294,7 +302,7 @@ def test_also_if_it_has_ended_since(
     assert len(all_tasks(store)) == 1
 
 
-def test_a_cancellation_whose_record_was_lost(
+def test_api_key_of_a_cancellation_whose_record_was_lost(
     api: Api, store: TaskStore, lose: Lose, key: str
 ) -> None:
     task_id = api.submit("orders")
@@ -306,14 +314,14 @@ def test_a_cancellation_whose_record_was_lost(
     assert len(store.history(UUID(task_id))) == versions
 
 
-def test_a_retry_whose_record_was_lost(
+def test_api_key_of_a_retry_whose_record_was_lost(
     api: Api, store: TaskStore, hand: Hand, lose: Lose, key: str
 ) -> None:
     task_id = api.submit("orders")
     hand.finish(store.get(UUID(task_id)), StorageRefused("no"))
     path = f"{TASKS}/{task_id}/retry"
     lose(lambda: post(api, path, key))
-    # It ran again and failed again; the client asks what became of its request.
+    # It ran again and failed again; the client retries its request.
     hand.finish(store.get(UUID(task_id)), StorageRefused("no"))
     versions = len(store.history(UUID(task_id)))
     again = post(api, path, key)

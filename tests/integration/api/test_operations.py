@@ -14,15 +14,18 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from moraine.errors import TableNotFound
+from moraine.http.errors import ErrorResponse
+from moraine.ledger.pools import open_pool
+from moraine.operations import OPERATIONS
 from moraine.tasks.model import Claim
-from moraine.tasks.schemas import ErrorResponse
-from moraine.tasks.store import TaskStore, open_pool
+from moraine.tasks.store import TaskStore
 from support.airflow_server import AirflowServer
 from support.api_server import SYNC, Api, Hand, purge
 from support.tcp_proxy import TcpProxy, proxied
 from support.waiting import wait_for
 
 StartApi = Callable[..., Api]
+FIGURES = [figure.name for figure in OPERATIONS.figures]
 
 
 @pytest.fixture
@@ -47,14 +50,14 @@ def readiness(api: Api) -> tuple[int, dict[str, str]]:
     return response.status_code, body["dependencies"]
 
 
-def test_live_and_ready(api: Api) -> None:
+def test_api_is_live_and_ready(api: Api) -> None:
     assert api.get("/health/live", headers={"Authorization": None}).json() == {"status": "alive"}
     wait_for(lambda: readiness(api)[0] == 200)
     assert readiness(api) == (200, {"ledger": "ok", "airflow": "ok", "notifications": "ok"})
 
 
 @pytest.mark.parametrize("trouble", ["gone", "broken", "html", "slow"])
-def test_ready_names_an_airflow_that_is_down(
+def test_api_ready_names_an_airflow_that_is_down(
     api: Api, airflow: AirflowServer, trouble: str
 ) -> None:
     wait_for(lambda: readiness(api)[0] == 200)
@@ -69,7 +72,9 @@ def test_ready_names_an_airflow_that_is_down(
     assert api.get("/health/live").status_code == 200
 
 
-def test_ready_names_a_ledger_that_is_down_and_finds_it_again(cut_off: Api, way: TcpProxy) -> None:
+def test_api_ready_names_a_ledger_that_is_down_and_finds_it_again(
+    cut_off: Api, way: TcpProxy
+) -> None:
     way.cut()
     wait_for(lambda: readiness(cut_off)[1]["notifications"] == "LEDGER_UNAVAILABLE")
     status, found = readiness(cut_off)
@@ -81,7 +86,7 @@ def test_ready_names_a_ledger_that_is_down_and_finds_it_again(cut_off: Api, way:
     wait_for(lambda: readiness(cut_off)[0] == 200, "it is not ready again")
 
 
-def test_a_ledger_that_hangs_does_not_make_the_probe_hang(cut_off: Api, way: TcpProxy) -> None:
+def test_api_probe_does_not_hang_with_a_ledger_that_hangs(cut_off: Api, way: TcpProxy) -> None:
     way.hang()
     with ThreadPoolExecutor(10) as pool:
         answers = list(pool.map(lambda _: readiness(cut_off), range(30)))
@@ -90,7 +95,7 @@ def test_a_ledger_that_hangs_does_not_make_the_probe_hang(cut_off: Api, way: Tcp
     wait_for(lambda: readiness(cut_off)[0] == 200, "it is not ready again")
 
 
-def test_without_the_ledger_every_route_answers_503(cut_off: Api, way: TcpProxy) -> None:
+def test_api_answers_503_on_every_route_without_the_ledger(cut_off: Api, way: TcpProxy) -> None:
     task = f"/v1/tasks/{UUID(int=1)}"
     calls: list[tuple[str, str, Any]] = [
         ("POST", SYNC, purge()),
@@ -101,6 +106,8 @@ def test_without_the_ledger_every_route_answers_503(cut_off: Api, way: TcpProxy)
         ("POST", f"{task}/cancel", None),
         ("POST", f"{task}/retry", None),
         ("GET", "/metrics", None),
+        ("GET", "/v1/tombstones", None),
+        ("POST", f"/v1/tombstones/{UUID(int=1)}/lift", None),
     ]
     way.cut()
     with ThreadPoolExecutor(8) as pool:
@@ -113,7 +120,7 @@ def test_without_the_ledger_every_route_answers_503(cut_off: Api, way: TcpProxy)
             assert "postgresql://" not in answer.text
 
 
-def test_a_waiting_request_lives_through_a_ledger_that_comes_back(
+def test_api_request_waits_through_a_ledger_that_comes_back(
     cut_off: Api, way: TcpProxy, hand: Hand
 ) -> None:
     with ThreadPoolExecutor(1) as pool:
@@ -126,7 +133,7 @@ def test_a_waiting_request_lives_through_a_ledger_that_comes_back(
         assert answer.result(timeout=30).status_code == 200
 
 
-def test_an_event_stream_ends_when_the_ledger_goes_and_can_be_resumed(
+def test_api_event_stream_ends_with_the_ledger_and_can_be_resumed(
     cut_off: Api, way: TcpProxy, hand: Hand
 ) -> None:
     task_id = cut_off.submit("orders")
@@ -152,7 +159,7 @@ def metrics_of(response: requests.Response) -> dict[str, dict[tuple[str, ...], f
     return found
 
 
-def test_metrics(api: Api, hand: Hand, ledger_url: str) -> None:
+def test_api_metrics(api: Api, hand: Hand, ledger_url: str) -> None:
     empty = metrics_of(api.get("/metrics"))
     assert empty["moraine_queue_age_seconds"] == {(): 0.0}
 
@@ -190,7 +197,7 @@ def test_metrics(api: Api, hand: Hand, ledger_url: str) -> None:
     assert 0 < found["moraine_queue_age_seconds"][()] < 60
 
 
-def test_metrics_are_cached_for_a_while(
+def test_api_metrics_are_cached_for_a_while(
     start_api: StartApi, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
@@ -207,12 +214,12 @@ def test_metrics_are_cached_for_a_while(
     assert len(asked) == 1
 
 
-def test_counters_do_not_shrink_with_retention(api: Api, hand: Hand) -> None:
+def test_api_metrics_counters_do_not_shrink_with_retention(api: Api, hand: Hand) -> None:
     task = api.submit("orders")
     claim = hand.running(task)
     hand.succeed(Claim(claim.task_id, claim.version, claim.owner), files=3)
     before = metrics_of(api.get("/metrics"))
-    assert hand.store.remove_finished(timedelta(0), 100) == [UUID(task)]
+    assert hand.store.remove_finished(timedelta(0), 100, FIGURES) == [UUID(task)]
     after = metrics_of(api.get("/metrics"))
     for name in ("moraine_files_deleted_total", "moraine_tasks_finished_total"):
         assert after[name] == before[name]

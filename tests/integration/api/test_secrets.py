@@ -8,14 +8,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import psycopg
 import pytest
 import structlog
-from psycopg import sql
 
 from moraine import log as moraine_log
 from support.airflow_server import AirflowServer
 from support.api_server import SYNC, Api, Hand, finishing_everything, purge
+from support.ledger import everything_in
 from support.waiting import wait_for
 
 SECRET = "AKIA-planted-9f3c"
@@ -29,20 +28,6 @@ def all_logs(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     logging.getLogger("hpack").setLevel(logging.INFO)
     yield
     structlog.reset_defaults()
-
-
-def everything_in(ledger_url: str) -> str:
-    """Every row of every table, as text."""
-    with psycopg.connect(ledger_url) as connection:
-        tables = connection.execute(
-            "select schemaname, tablename from pg_tables where schemaname = 'public'"
-        ).fetchall()
-        query = sql.SQL("select t::text from {} as t")
-        return "\n".join(
-            row[0]
-            for table in tables
-            for row in connection.execute(query.format(sql.Identifier(*table))).fetchall()
-        )
 
 
 def planted(table: str) -> dict[str, Any]:
@@ -64,7 +49,7 @@ def planted(table: str) -> dict[str, Any]:
     return payload
 
 
-def test_a_planted_secret_is_nowhere(
+def test_api_keeps_a_planted_secret_nowhere(
     api: Api,
     hand: Hand,
     airflow: AirflowServer,
@@ -110,7 +95,7 @@ def test_a_planted_secret_is_nowhere(
     assert api._headers["Authorization"].removeprefix("Bearer ") not in logs
 
 
-def test_an_unexpected_error_is_logged_without_the_callers_body(
+def test_api_logs_an_unexpected_error_without_the_callers_body(
     api: Api,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -135,5 +120,5 @@ def test_an_unexpected_error_is_logged_without_the_callers_body(
         time.sleep(0.05)
     logs += caplog.text
     assert "api.unexpected" in logs
-    assert "RuntimeError: a bug" in logs, "with a trace, for whoever mends it"
+    assert "RuntimeError: a bug" in logs, "with a trace"
     assert SECRET not in logs

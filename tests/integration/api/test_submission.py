@@ -13,17 +13,18 @@ from uuid import UUID
 import pytest
 import requests
 
-from moraine.api import MOUNT_PATH
 from moraine.errors import (
     Cancelled,
     CatalogRefused,
     FinalError,
     MoraineError,
-    PurgeForbidden,
     StorageRefused,
     StorageUnavailable,
     TableNotFound,
 )
+from moraine.http import DELEGATION_PATH
+from moraine.operations.purge.errors import PurgeForbidden
+from moraine.operations.purge.model import form_of
 from moraine.settings import Settings
 from moraine.tasks.model import Status, TaskFilter
 from moraine.tasks.store import TaskStore
@@ -52,7 +53,7 @@ def in_background(pool: ThreadPoolExecutor, api: Api, table: str) -> Future[requ
     return pool.submit(api.post, SYNC, json=purge(table))
 
 
-def test_synchronous_success_has_the_contracts_body(
+def test_api_synchronous_success_has_the_contracts_body(
     api: Api, hand: Hand, airflow: AirflowServer, pool: ThreadPoolExecutor
 ) -> None:
     answer = in_background(pool, api, "orders")
@@ -71,7 +72,8 @@ def test_synchronous_success_has_the_contracts_body(
     }
     [run] = airflow.runs.values()
     assert run["dag_id"] == "table_purge"
-    assert run["conf"] == {"task_id": str(task.task_id)}
+    assert run["conf"] == {**form_of(task), "task_id": str(task.task_id)}
+    assert set(run["conf"]) == {"catalog", "namespace", "table", "dry_run", "task_id"}
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_synchronous_success_has_the_contracts_body(
         (FinalError("It cannot be done."), 500),
     ],
 )
-def test_synchronous_failure_tells_the_code_and_the_task(
+def test_api_synchronous_failure_tells_the_code_and_the_task(
     api: Api, hand: Hand, pool: ThreadPoolExecutor, error: MoraineError, status: int
 ) -> None:
     answer = in_background(pool, api, "orders")
@@ -103,7 +105,7 @@ def test_synchronous_failure_tells_the_code_and_the_task(
     }
 
 
-def test_a_bug_in_the_work_is_a_500_without_a_trace_or_the_foreign_message(
+def test_api_reports_a_bug_in_the_work_as_a_500_without_trace_or_message(
     api: Api, store: TaskStore, make_settings: MakeSettings, pool: ThreadPoolExecutor
 ) -> None:
     hand = Hand(store, make_settings(delegation={"retry": {"TABLE_PURGE": {"max_attempts": 1}}}))
@@ -117,7 +119,7 @@ def test_a_bug_in_the_work_is_a_500_without_a_trace_or_the_foreign_message(
     assert "Traceback" not in response.text
 
 
-def test_the_request_is_held_open_over_a_retry(
+def test_api_holds_the_request_open_over_a_retry(
     api: Api, hand: Hand, pool: ThreadPoolExecutor
 ) -> None:
     answer = in_background(pool, api, "orders")
@@ -140,7 +142,7 @@ def test_the_request_is_held_open_over_a_retry(
     ]
 
 
-def test_a_wait_that_takes_too_long_ends_while_the_task_goes_on(
+def test_api_wait_that_takes_too_long_ends_while_the_task_goes_on(
     start_api: StartApi, hand: Hand, pool: ThreadPoolExecutor
 ) -> None:
     api = start_api(delegation={"synchronous": {"wait_limit": "0.5s"}})
@@ -159,7 +161,7 @@ def test_a_wait_that_takes_too_long_ends_while_the_task_goes_on(
     assert api.task(str(task.task_id))["status"] == "COMPLETED_SUCCESS"
 
 
-def test_a_caller_that_hangs_up_does_not_stop_the_task(api: Api, hand: Hand) -> None:
+def test_api_caller_that_hangs_up_does_not_stop_the_task(api: Api, hand: Hand) -> None:
     with pytest.raises(requests.Timeout):
         api.post(SYNC, json=purge("orders"), timeout=0.5)
     task = hand.await_task("orders")
@@ -168,10 +170,10 @@ def test_a_caller_that_hangs_up_does_not_stop_the_task(api: Api, hand: Hand) -> 
     assert api.task(str(task.task_id))["status"] == "COMPLETED_SUCCESS"
 
 
-def test_a_caller_that_hangs_up_within_the_body_leaves_nothing(api: Api, hand: Hand) -> None:
+def test_api_caller_that_hangs_up_within_the_body_leaves_nothing(api: Api, hand: Hand) -> None:
     parts = urlsplit(api.origin)
     with socket.create_connection((str(parts.hostname), int(parts.port or 0))) as caller:
-        head = f"POST {MOUNT_PATH}/v1/tasks HTTP/1.1\r\nHost: x\r\n"
+        head = f"POST {DELEGATION_PATH}/v1/tasks HTTP/1.1\r\nHost: x\r\n"
         auth = f"Authorization: {api._headers['Authorization']}\r\n"
         rest = 'Content-Type: application/json\r\nContent-Length: 500\r\n\r\n{"common_'
         caller.sendall((head + auth + rest).encode())
@@ -179,7 +181,9 @@ def test_a_caller_that_hangs_up_within_the_body_leaves_nothing(api: Api, hand: H
     assert hand.store.find(TaskFilter(), limit=10) == []
 
 
-def test_many_wait_at_once(api: Api, hand: Hand, pool: ThreadPoolExecutor) -> None:
+def test_api_holds_many_waiting_requests_at_once(
+    api: Api, hand: Hand, pool: ThreadPoolExecutor
+) -> None:
     tables = [f"t{number}" for number in range(16)]
     answers = {table: in_background(pool, api, table) for table in tables}
     for table in tables:
@@ -189,7 +193,7 @@ def test_many_wait_at_once(api: Api, hand: Hand, pool: ThreadPoolExecutor) -> No
     assert statuses == {table: 409 if table == "t7" else 200 for table in tables}
 
 
-def test_asynchronous_submission(api: Api, hand: Hand, airflow: AirflowServer) -> None:
+def test_api_asynchronous_submission(api: Api, hand: Hand, airflow: AirflowServer) -> None:
     response = api.post("/v1/tasks", json=purge("orders"))
     assert response.status_code == 202
     body = response.json()
@@ -209,7 +213,7 @@ def test_asynchronous_submission(api: Api, hand: Hand, airflow: AirflowServer) -
 
 
 @pytest.mark.parametrize("trouble", ["slow", "broken", "html", "gone"])
-def test_the_answer_does_not_depend_on_airflow(
+def test_api_asynchronous_answer_does_not_depend_on_airflow(
     api: Api, hand: Hand, airflow: AirflowServer, trouble: str
 ) -> None:
     if trouble == "slow":
@@ -226,7 +230,7 @@ def test_the_answer_does_not_depend_on_airflow(
     assert task.status is Status.SUBMITTED, "the next sweep starts it"
 
 
-def test_a_synchronous_request_survives_an_airflow_that_is_down(
+def test_api_synchronous_request_survives_an_airflow_that_is_down(
     api: Api, hand: Hand, airflow: AirflowServer, pool: ThreadPoolExecutor
 ) -> None:
     airflow.stop()
@@ -236,9 +240,22 @@ def test_a_synchronous_request_survives_an_airflow_that_is_down(
 
 
 @pytest.mark.parametrize("path", ["/v1/tasks", SYNC])
-def test_a_second_purge_of_a_table_names_the_first(api: Api, path: str) -> None:
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"properties": {"dropTable": "true"}},
+        {"metadata_location": "file:///w/t/metadata/2.json"},
+        {"metadata": {"table-uuid": "u-2"}},
+    ],
+    ids=["it drops the table", "another version", "another table"],
+)
+def test_api_names_the_first_purge_to_another_of_the_same_table(
+    api: Api, path: str, other: dict[str, Any]
+) -> None:
     first = api.submit("orders")
-    response = api.post(path, json=purge("orders"))
+    body = purge("orders")
+    body["operation_parameters"] |= other
+    response = api.post(path, json=body)
     assert response.status_code == 409
     assert response.json()["error_code"] == "TASK_ALREADY_IN_PROGRESS"
     assert response.json()["delegation_task_id"] == first
@@ -246,7 +263,21 @@ def test_a_second_purge_of_a_table_names_the_first(api: Api, path: str) -> None:
     assert api.submit("orders", dryRun="true") != first
 
 
-def test_of_many_purges_of_one_table_at_once_one_is_accepted(
+def test_api_joins_the_same_purge_of_a_table_to_the_first(
+    api: Api, hand: Hand, airflow: AirflowServer, pool: ThreadPoolExecutor
+) -> None:
+    first = api.submit("orders")
+    assert api.submit("orders") == first
+    waiting = in_background(pool, api, "orders")
+    # Each of the three asks for the run. A purge that is requested after the end is a new one.
+    wait_for(lambda: len(airflow.starts) == 3)
+    hand.finish(hand.await_task("orders"))
+    answer = waiting.result()
+    assert answer.status_code == 200
+    assert answer.json()["delegation_task_id"] == first
+
+
+def test_api_makes_one_task_of_many_purges_of_one_table_at_once(
     api: Api, pool: ThreadPoolExecutor
 ) -> None:
     together = threading.Barrier(8)
@@ -256,11 +287,11 @@ def test_of_many_purges_of_one_table_at_once_one_is_accepted(
         return api.post("/v1/tasks", json=purge("orders"))
 
     answers = [future.result() for future in [pool.submit(submit) for _ in range(8)]]
-    assert sorted(answer.status_code for answer in answers) == [202] + [409] * 7
+    assert {answer.status_code for answer in answers} == {202}
     assert len({answer.json()["delegation_task_id"] for answer in answers}) == 1
 
 
-def test_the_table_is_free_again_when_its_purge_has_ended(api: Api, hand: Hand) -> None:
+def test_api_accepts_another_purge_when_the_first_has_ended(api: Api, hand: Hand) -> None:
     first = api.submit("orders")
     hand.fail(hand.running(first), TableNotFound())
     second = api.submit("orders")
@@ -272,7 +303,7 @@ def test_the_table_is_free_again_when_its_purge_has_ended(api: Api, hand: Hand) 
 @pytest.mark.parametrize(
     "name", ["TABLE_PURGE", "SYNCHRONOUS_TABLE_PURGE", "PURGE_TABLE", "DATA_FILE_PURGE"]
 )
-def test_every_name_of_the_operation_is_stored_as_one(api: Api, hand: Hand, name: str) -> None:
+def test_api_stores_every_name_of_the_operation_as_one(api: Api, hand: Hand, name: str) -> None:
     payload = purge("orders")
     payload["common_payload"]["operation_type"] = name
     response = api.post("/v1/tasks", json=payload)
@@ -282,7 +313,7 @@ def test_every_name_of_the_operation_is_stored_as_one(api: Api, hand: Hand, name
     assert task.task_payload["operation_type"] == "TABLE_PURGE"
 
 
-def test_the_seeds_own_example_is_accepted(start_api: StartApi, hand: Hand) -> None:
+def test_api_accepts_the_example_of_the_specification(start_api: StartApi, hand: Hand) -> None:
     api = start_api()
     payload = {
         "common_payload": {
@@ -321,7 +352,7 @@ def test_the_seeds_own_example_is_accepted(start_api: StartApi, hand: Hand) -> N
     }
 
 
-def test_transient_failures_are_retried_and_not_told(api: Api, hand: Hand) -> None:
+def test_api_does_not_report_transient_failures_that_are_retried(api: Api, hand: Hand) -> None:
     task_id = api.submit("orders")
     hand.fail(hand.running(task_id), StorageUnavailable())
     record = api.task(task_id)

@@ -1,22 +1,21 @@
-"""A real catalog, with tables made over its own API, and typed clients of it."""
+"""A real catalog, with tables made over its own API, and clients of it."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 import requests
 
-from moraine.catalog.adapter import IdempotentAdapter
 from moraine.catalog.client import RestCatalog
-from moraine.catalog.iceberg import IcebergCatalog
 from moraine.local.stack import Stack
 from moraine.settings import CatalogSettings
 from support.adapted_session import FakeTime, adapter
+from support.connected import Connect, connect_at_once, new_namespace
 from support.gateway import SCHEMA
-from support.typed_client import MakeClient, new_namespace
 
 _numbers = itertools.count(1)
 
@@ -59,29 +58,22 @@ def make_table(catalog_stack: Stack) -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture
-def make_client() -> Iterator[MakeClient]:
-    """Makes clients that do not wait between attempts."""
-    made: list[IcebergCatalog] = []
+def connect() -> Iterator[Connect]:
+    """Connects PyIceberg to catalogs; closed when the test ends."""
+    with ExitStack() as stack:
 
-    def make(url: str, **options: Any) -> IcebergCatalog:
-        adapter = IdempotentAdapter(uri=url, sleep=lambda _: None)
-        made.append(IcebergCatalog(url, **{"adapter": adapter, "timeout": (5, 20), **options}))
-        return made[-1]
+        def make(uri: str, **options: Any) -> Any:
+            catalog = connect_at_once(uri, **options)
+            stack.callback(catalog.close)
+            return catalog
 
-    yield make
-    for one in made:
-        one.close()
+        yield make
 
 
 @pytest.fixture
-def client(catalog_stack: Stack, make_client: MakeClient) -> IcebergCatalog:
-    return make_client(catalog_stack.catalog.url)
-
-
-@pytest.fixture
-def namespace(client: IcebergCatalog) -> str:
+def namespace(catalog_stack: Stack, connect: Connect) -> str:
     name = new_namespace()
-    client.create_namespace(name)
+    connect(catalog_stack.catalog.url).create_namespace(name)
     return name
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 _DAG_PROCESS = """
 import json, os, subprocess, sys
-from moraine import runtime
+from moraine.orchestration import connections, spark
 
-found = {name: runtime.catalog_settings(name).revealed() for name in ("Prod", "plain")}
-runtime._hand_over_catalogs()
+found = {name: connections.catalog_settings(name).revealed() for name in ("Prod", "plain")}
+spark.export_catalogs()
 child = subprocess.run([sys.executable, "-c", sys.argv[1]], check=True, stdout=subprocess.PIPE)
 print(json.dumps([found, json.loads(child.stdout)]))
 """
@@ -26,7 +26,7 @@ print(json.dumps({name: one.revealed() for name, one in get_settings().catalogs.
 """
 
 
-def test_connections_reach_dags_and_submitted_apps(tmp_path: Path) -> None:
+def test_airflow_connections_reach_dags_and_submitted_apps(tmp_path: Path) -> None:
     settings = tmp_path / "moraine.toml"
     settings.write_text(
         """

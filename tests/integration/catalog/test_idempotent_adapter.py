@@ -14,18 +14,19 @@ from uuid import UUID
 import pytest
 import requests
 
-from moraine.catalog.adapter import IdempotentAdapter
-from moraine.catalog.errors import (
+from moraine.client.adapter import IdempotentAdapter
+from moraine.client.errors import (
     IdempotencyKeyConflict,
+    IdempotencyReplayFailed,
     IdempotencyWindowExpired,
     OutcomeUnknown,
-    ReplayFailed,
-    RequestInProgress,
+    RequestStillInProgress,
 )
-from moraine.catalog.retries import RetryPolicy
+from moraine.client.retries import HttpRetryPolicy
 from support.adapted_session import COMMIT, FakeTime, adapter, commit
 from support.keyed_catalog import (
     KEY,
+    UNAVAILABLE,
     Execute,
     Fault,
     KeyedCatalog,
@@ -63,7 +64,7 @@ def catalog() -> Iterator[KeyedCatalog]:
         answers(Answer(503, b"<html>", ()), executed=True),
     ],
 )
-def test_a_commit_is_repeated_with_its_key_and_executed_once(
+def test_idempotent_adapter_repeats_a_commit_with_its_key_and_executes_it_once(
     session: requests.Session, catalog: KeyedCatalog, time: FakeTime, fault: Fault
 ) -> None:
     catalog.break_with(fault, fault)
@@ -78,7 +79,7 @@ def test_a_commit_is_repeated_with_its_key_and_executed_once(
     assert len(time.slept) == 2
 
 
-def test_an_answer_that_does_not_come_is_asked_for_again(
+def test_idempotent_adapter_asks_again_for_an_answer_that_does_not_come(
     session: requests.Session, catalog: KeyedCatalog
 ) -> None:
     never = threading.Event()
@@ -90,7 +91,7 @@ def test_an_answer_that_does_not_come_is_asked_for_again(
     assert len(set(catalog.keys)) == 1
 
 
-def test_a_session_without_a_timeout_can_be_given_one(
+def test_idempotent_adapter_can_give_a_timeout_to_a_session_without_one(
     catalog: KeyedCatalog, time: FakeTime
 ) -> None:
     never = threading.Event()
@@ -102,7 +103,7 @@ def test_a_session_without_a_timeout_can_be_given_one(
     assert len(catalog.executed) == 1
 
 
-def test_one_in_progress_is_waited_for_as_long_as_the_server_asks(
+def test_idempotent_adapter_waits_for_one_in_progress_as_long_as_the_server_asks(
     session: requests.Session, catalog: KeyedCatalog, time: FakeTime
 ) -> None:
     catalog.break_with(in_progress("3"), in_progress("5"))
@@ -111,7 +112,7 @@ def test_one_in_progress_is_waited_for_as_long_as_the_server_asks(
     assert len(set(catalog.keys)) == 1
 
 
-def test_every_operation_has_a_key_of_its_own(
+def test_idempotent_adapter_gives_every_operation_a_key_of_its_own(
     session: requests.Session, catalog: KeyedCatalog
 ) -> None:
     for _ in range(3):
@@ -120,7 +121,9 @@ def test_every_operation_has_a_key_of_its_own(
     assert len(set(catalog.keys)) == len(catalog.executed) == 4
 
 
-def test_a_callers_own_key_is_used(session: requests.Session, catalog: KeyedCatalog) -> None:
+def test_idempotent_adapter_uses_a_callers_own_key(
+    session: requests.Session, catalog: KeyedCatalog
+) -> None:
     catalog.break_with(reset_after)
     commit(session, catalog, headers={KEY: "mine"})
     assert catalog.keys == ["mine", "mine"]
@@ -128,7 +131,7 @@ def test_a_callers_own_key_is_used(session: requests.Session, catalog: KeyedCata
     assert len(catalog.executed) == 1
 
 
-def test_a_file_is_rewound_and_a_stream_is_not_repeated(
+def test_idempotent_adapter_rewinds_a_file_and_does_not_repeat_a_stream(
     session: requests.Session, catalog: KeyedCatalog
 ) -> None:
     url = catalog.url + COMMIT
@@ -142,7 +145,7 @@ def test_a_file_is_rewound_and_a_stream_is_not_repeated(
     assert catalog.keys[-1]
 
 
-def test_the_terminal_answer_is_given_back_as_it_is(
+def test_idempotent_adapter_returns_the_terminal_answer_as_it_is(
     session: requests.Session, catalog: KeyedCatalog
 ) -> None:
     conflict = error(409, kind="CommitFailedException")
@@ -152,7 +155,9 @@ def test_the_terminal_answer_is_given_back_as_it_is(
     assert len(catalog.mutations) == 1
 
 
-def test_nothing_else_gets_a_key(session: requests.Session, catalog: KeyedCatalog) -> None:
+def test_idempotent_adapter_adds_no_key_to_other_requests(
+    session: requests.Session, catalog: KeyedCatalog
+) -> None:
     for path in ("/v1/oauth/tokens", f"{COMMIT}/metrics", f"{COMMIT}/plan"):
         catalog.break_with(answers(error(503)))
         assert session.post(catalog.url + path, json={}, timeout=20).status_code == 503
@@ -163,7 +168,7 @@ def test_nothing_else_gets_a_key(session: requests.Session, catalog: KeyedCatalo
 # --- Not sent again -------------------------------------------------------------------------
 
 
-def test_the_window_ends_the_attempts(time: FakeTime) -> None:
+def test_idempotent_adapter_ends_attempts_with_the_window(time: FakeTime) -> None:
     with KeyedCatalog(lifetime="PT1S") as catalog, requests.Session() as session:
         session.mount("http://", adapter(time))
         catalog.break_with(*[answers(error(503))] * 50)
@@ -178,7 +183,7 @@ def test_the_window_ends_the_attempts(time: FakeTime) -> None:
     assert catalog.executed == []
 
 
-def test_the_window_may_end_in_an_attempts_sleep(time: FakeTime) -> None:
+def test_idempotent_adapter_window_may_end_in_an_attempts_sleep(time: FakeTime) -> None:
     def oversleep() -> None:
         time.now += 60
 
@@ -193,10 +198,10 @@ def test_the_window_may_end_in_an_attempts_sleep(time: FakeTime) -> None:
 
 
 @pytest.mark.parametrize(
-    "policy", [RetryPolicy(most_attempts=3), RetryPolicy(patience=2, first_delay=1.5)]
+    "policy", [HttpRetryPolicy(max_attempts=3), HttpRetryPolicy(max_elapsed=2, initial_delay=1.5)]
 )
-def test_attempts_and_patience_have_an_end(
-    catalog: KeyedCatalog, time: FakeTime, policy: RetryPolicy
+def test_idempotent_adapter_attempts_and_waits_have_an_end(
+    catalog: KeyedCatalog, time: FakeTime, policy: HttpRetryPolicy
 ) -> None:
     catalog.break_with(*[answers(error(503))] * 50)
     with requests.Session() as session:
@@ -205,17 +210,28 @@ def test_attempts_and_patience_have_an_end(
     assert 1 < len(catalog.mutations) <= 3
 
 
-def test_one_that_stays_in_progress_is_not_taken_for_a_conflict(
-    session: requests.Session, catalog: KeyedCatalog
+@pytest.mark.parametrize("status", [409, 503])
+def test_idempotent_adapter_asks_for_one_in_progress_until_it_is_done(
+    session: requests.Session, catalog: KeyedCatalog, status: int
 ) -> None:
-    catalog.break_with(*[in_progress("50")] * 50)
-    with pytest.raises(RequestInProgress) as caught:
+    catalog.break_with(*[in_progress("1", status)] * 5)
+    assert commit(session, catalog).status_code == 200
+    assert len(set(catalog.keys)) == 1
+    assert len(catalog.executed) == 1
+
+
+@pytest.mark.parametrize("status", [409, 503])
+def test_idempotent_adapter_does_not_take_one_in_progress_for_a_conflict(
+    session: requests.Session, catalog: KeyedCatalog, status: int
+) -> None:
+    catalog.break_with(*[in_progress("50", status)] * 50)
+    with pytest.raises(RequestStillInProgress) as caught:
         commit(session, catalog)
     assert caught.value.key == catalog.keys[0]
     assert isinstance(caught.value, OutcomeUnknown)
 
 
-def test_a_key_for_another_request_is_an_error_of_its_own(
+def test_idempotent_adapter_has_an_error_for_a_key_of_another_request(
     session: requests.Session, catalog: KeyedCatalog
 ) -> None:
     commit(session, catalog, headers={KEY: "mine"})
@@ -226,18 +242,41 @@ def test_a_key_for_another_request_is_an_error_of_its_own(
     assert len(catalog.executed) == 1
 
 
-def test_a_result_that_cannot_be_replayed_is_not_asked_for_again(
+def test_idempotent_adapter_does_not_report_a_conflict_after_a_lost_answer_as_failed(
+    session: requests.Session, catalog: KeyedCatalog
+) -> None:
+    """The server has lost the outcome of the first attempt; it may have been carried out."""
+    catalog.break_with(
+        answers(UNAVAILABLE, executed=True), answers(error(422, "idempotency_key_conflict"))
+    )
+    assert commit(session, catalog).status_code == 503
+    catalog.break_with(reset_after, answers(error(422, "idempotency_key_conflict")))
+    with pytest.raises(requests.ConnectionError):
+        commit(session, catalog)
+
+
+def test_idempotent_adapter_does_not_take_a_408_for_a_request_that_was_not_executed(
+    session: requests.Session, catalog: KeyedCatalog
+) -> None:
+    catalog.break_with(answers(error(408), executed=True), answers(error(403)))
+    assert commit(session, catalog).status_code == 408
+    catalog.break_with(answers(error(408), executed=True))
+    assert commit(session, catalog).status_code == 200
+    assert len(catalog.executed) == 2
+
+
+def test_idempotent_adapter_does_not_ask_again_for_a_result_that_cannot_be_replayed(
     session: requests.Session, catalog: KeyedCatalog
 ) -> None:
     catalog.break_with(reset_after, answers(error(500, "idempotency_replay_failed")))
-    with pytest.raises(ReplayFailed) as caught:
+    with pytest.raises(IdempotencyReplayFailed) as caught:
         commit(session, catalog)
     assert catalog.keys == [caught.value.key] * 2
     assert len(catalog.executed) == 1
 
 
 @pytest.mark.parametrize("status", [401, 403, 419])
-def test_one_that_is_turned_away_does_not_hide_one_that_may_have_been_executed(
+def test_idempotent_adapter_remembers_an_unknown_attempt_after_one_that_is_turned_away(
     session: requests.Session, catalog: KeyedCatalog, status: int
 ) -> None:
     catalog.break_with(answers(error(503), executed=True), answers(error(status)))
@@ -246,7 +285,7 @@ def test_one_that_is_turned_away_does_not_hide_one_that_may_have_been_executed(
     assert commit(session, catalog).status_code == status
 
 
-def test_a_server_that_goes_away_does_not_hide_it_either(
+def test_idempotent_adapter_remembers_an_unknown_attempt_after_the_server_goes_away(
     session: requests.Session, catalog: KeyedCatalog, time: FakeTime
 ) -> None:
     catalog.break_with(answers(error(500), executed=True))
@@ -257,7 +296,7 @@ def test_a_server_that_goes_away_does_not_hide_it_either(
 # --- Discovery ------------------------------------------------------------------------------
 
 
-def test_config_is_asked_for_once_with_the_sessions_own_headers(
+def test_idempotent_adapter_fetches_config_once_with_the_sessions_own_headers(
     session: requests.Session, catalog: KeyedCatalog
 ) -> None:
     session.headers.update({"Authorization": "Bearer hunter2", "Polaris-Realm": "r"})
@@ -271,7 +310,9 @@ def test_config_is_asked_for_once_with_the_sessions_own_headers(
     assert asked.body == b""
 
 
-def test_the_warehouse_is_named_and_the_uri_may_have_a_version_in_it(time: FakeTime) -> None:
+def test_idempotent_adapter_names_the_warehouse_and_accepts_a_version_in_the_uri(
+    time: FakeTime,
+) -> None:
     with KeyedCatalog() as catalog, requests.Session() as session:
         uri = f"{catalog.url}/v1/iceberg/"
         session.mount(catalog.url, adapter(time, uri=uri, warehouse="dev & test"))
@@ -283,7 +324,9 @@ def test_the_warehouse_is_named_and_the_uri_may_have_a_version_in_it(time: FakeT
         assert len(set(catalog.keys)) == 1
 
 
-def test_threads_share_one_config(session: requests.Session, catalog: KeyedCatalog) -> None:
+def test_idempotent_adapter_shares_one_config_between_threads(
+    session: requests.Session, catalog: KeyedCatalog
+) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: commit(session, catalog).status_code, range(16)))
     assert set(found) == {200}
@@ -291,7 +334,7 @@ def test_threads_share_one_config(session: requests.Session, catalog: KeyedCatal
     assert len(set(catalog.keys)) == 16
 
 
-def test_config_is_asked_for_anew_when_it_is_old_or_in_doubt(
+def test_idempotent_adapter_fetches_config_again_when_it_is_old_or_in_doubt(
     session: requests.Session, catalog: KeyedCatalog, time: FakeTime
 ) -> None:
     commit(session, catalog)
@@ -325,7 +368,7 @@ class Unready(KeyedCatalog):
         return error(status) if status != 200 else super().read(request, forward)
 
 
-def test_reads_are_repeated_without_keys(session: requests.Session) -> None:
+def test_idempotent_adapter_repeats_reads_without_keys(session: requests.Session) -> None:
     with Unready() as catalog:
         catalog.statuses = [0, 429, 502, 503, 504]
         assert session.get(catalog.url + COMMIT, timeout=20).json()["metadata"]
@@ -335,7 +378,7 @@ def test_reads_are_repeated_without_keys(session: requests.Session) -> None:
         assert len(catalog.seen) == 7
 
 
-def test_logs_have_the_key_and_neither_token_nor_payload(
+def test_idempotent_adapter_logs_the_key_and_neither_token_nor_payload(
     session: requests.Session, catalog: KeyedCatalog, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(execute: Execute) -> Answer:
@@ -348,9 +391,9 @@ def test_logs_have_the_key_and_neither_token_nor_payload(
     assert "hunter" not in caplog.text
 
 
-def test_a_session_can_be_pickled(catalog: KeyedCatalog) -> None:
+def test_idempotent_adapter_session_can_be_pickled(catalog: KeyedCatalog) -> None:
     with closing(requests.Session()) as session:
-        session.mount("http://", IdempotentAdapter(warehouse="w", policy=RetryPolicy(2)))
+        session.mount("http://", IdempotentAdapter(warehouse="w", policy=HttpRetryPolicy(2)))
         copy = pickle.loads(pickle.dumps(session))
     catalog.break_with(answers(error(503)))
     with closing(copy):

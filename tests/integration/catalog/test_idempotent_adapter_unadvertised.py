@@ -30,7 +30,7 @@ def mute() -> Iterator[KeyedCatalog]:
 
 
 @pytest.mark.parametrize("fault", [reset_before, reset_after, half_an_answer])
-def test_without_keys_nothing_is_repeated(
+def test_idempotent_adapter_repeats_nothing_if_keys_are_not_advertised(
     session: requests.Session, mute: KeyedCatalog, time: FakeTime, fault: Fault
 ) -> None:
     mute.break_with(fault)
@@ -42,7 +42,9 @@ def test_without_keys_nothing_is_repeated(
     assert time.slept == []
 
 
-def test_a_callers_key_is_sent_nonetheless(session: requests.Session, mute: KeyedCatalog) -> None:
+def test_idempotent_adapter_sends_a_callers_key_even_if_keys_are_not_advertised(
+    session: requests.Session, mute: KeyedCatalog
+) -> None:
     mute.break_with(answers(error(503)))
     assert commit(session, mute, headers={KEY: "mine"}).status_code == 503
     assert mute.keys == ["mine"]
@@ -62,7 +64,7 @@ def test_a_callers_key_is_sent_nonetheless(session: requests.Session, mute: Keye
         },
     ],
 )
-def test_an_advertisement_that_makes_no_sense_is_none(
+def test_idempotent_adapter_ignores_an_invalid_advertisement_of_keys(
     session: requests.Session, mute: KeyedCatalog, config: dict[str, Any]
 ) -> None:
     mute.config |= config
@@ -71,7 +73,9 @@ def test_an_advertisement_that_makes_no_sense_is_none(
     assert mute.keys == [""]
 
 
-def test_the_other_form_of_advertisement(session: requests.Session, mute: KeyedCatalog) -> None:
+def test_idempotent_adapter_knows_the_other_form_of_advertisement_of_keys(
+    session: requests.Session, mute: KeyedCatalog
+) -> None:
     mute.config["properties"] = {
         "idempotency-key-supported": "true",
         "idempotency-key-lifetime": "PT30M",
@@ -96,7 +100,9 @@ class WithoutConfig(KeyedCatalog):
 
 
 @pytest.mark.parametrize("status", [404, 401, 500, 503, 0])
-def test_no_config_is_no_advertisement(session: requests.Session, status: int) -> None:
+def test_idempotent_adapter_without_config_takes_keys_as_not_advertised(
+    session: requests.Session, status: int
+) -> None:
     with WithoutConfig() as catalog:
         catalog.status = status
         catalog.break_with(answers(error(503)))

@@ -1,241 +1,289 @@
-"""The typed client on a real catalog, and what it makes of what a server says of itself."""
+"""`connect()`: PyIceberg with keys, on a broken way to a real catalog."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
-
-from moraine.catalog.errors import (
-    AlreadyExists,
-    CatalogError,
-    CommitFailed,
-    CommitStateUnknown,
-    EndpointNotSupported,
-    NamespaceNotEmpty,
-    NoSuchNamespace,
-    NoSuchTable,
-    NoSuchView,
-    NotAuthorized,
-    ServerError,
-    ServiceUnavailable,
+import requests
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NamespaceAlreadyExistsError,
+    ServiceUnavailableError,
 )
-from moraine.catalog.iceberg import IcebergCatalog, PropertiesChange
+from pyiceberg.table import Table
+from pyiceberg.types import LongType
+
+from moraine.catalog.auth import ClientCredentialsAuth
+from moraine.catalog.oauth import ClientSecret, OAuthClient, TokenSource
+from moraine.client.adapter import idempotency_key
+from moraine.client.errors import (
+    IdempotencyKeyConflict,
+    IdempotencyWindowExpired,
+    OutcomeUnknown,
+    RequestStillInProgress,
+)
+from moraine.http.keys import InvalidKey
 from moraine.local.stack import Stack
-from moraine.settings import CatalogAuthSettings, CatalogSettings
-from support.gateway import SCHEMA
-from support.keyed_catalog import KeyedCatalog, answers, as_json, error
+from support.connected import ROWS, Connect, new_namespace
+from support.keyed_catalog import (
+    Fault,
+    KeyedCatalog,
+    answers,
+    as_json,
+    error,
+    half_an_answer,
+    in_progress,
+    reset_after,
+    reset_before,
+    silent_after,
+)
 from support.oauth_server import Realm, running_realm
-from support.typed_client import SET_OWNER, MakeClient, new_namespace
 
-VIEW_VERSION = {
-    "version-id": 1,
-    "schema-id": 0,
-    "timestamp-ms": 1_700_000_000_000,
-    "summary": {"engine-name": "test"},
-    "default-namespace": ["n"],
-    "representations": [{"type": "sql", "sql": "select 1 as id", "dialect": "spark"}],
-}
+ONE_ROW = pa.table({"id": pa.array([1], pa.int64())})
 
 
-# --- On the real catalog --------------------------------------------------------------------
+@pytest.fixture
+def keyed(catalog_stack: Stack) -> Iterator[KeyedCatalog]:
+    """The real catalog, behind something that honours keys and can break."""
+    with KeyedCatalog(upstream=catalog_stack.catalog.url) as keyed:
+        yield keyed
 
 
-def test_namespaces(client: IcebergCatalog, namespace: str) -> None:
-    below = [namespace, "with space"]
-    assert client.create_namespace(below, {"a": "1", "b": "2"}).items() >= {"a": "1"}.items()
-    assert (namespace,) in client.list_namespaces()
-    assert client.list_namespaces(namespace) == [tuple(below)]
-    change = client.update_namespace_properties(below, {"c": "3"}, ["b", "z"])
-    assert change == PropertiesChange(updated=("c",), removed=("b",), missing=("z",))
-    assert client.load_namespace(below).items() >= {"a": "1", "c": "3"}.items()
-    with pytest.raises(AlreadyExists):
-        client.create_namespace(below)
-    client.drop_namespace(below)
-    with pytest.raises(NoSuchNamespace):
-        client.load_namespace(below)
-    with pytest.raises(NoSuchNamespace):
-        client.create_table(below, "t", SCHEMA)
+@pytest.fixture
+def mute(catalog_stack: Stack) -> Iterator[KeyedCatalog]:
+    """The real catalog, behind something that can break and knows no keys."""
+    with KeyedCatalog(upstream=catalog_stack.catalog.url, lifetime=None) as mute:
+        yield mute
 
 
-def test_a_table_from_its_creation_to_its_end(client: IcebergCatalog, namespace: str) -> None:
-    created = client.create_table(namespace, "t", SCHEMA, properties={"a": "b"})
-    assert created.properties["a"] == "b"
-    assert client.list_tables(namespace) == ["t"]
-    assert client.table_exists(namespace, "t")
-    assert not client.table_exists(namespace, "other")
-
-    requirement = {"type": "assert-table-uuid", "uuid": created.uuid}
-    committed = client.commit_table(namespace, "t", [requirement], SET_OWNER)
-    assert committed.properties["owner"] == "me"
-    assert client.load_table(namespace, "t").metadata_location == committed.metadata_location
-    wrong = {"type": "assert-table-uuid", "uuid": "00000000-0000-0000-0000-000000000000"}
-    with pytest.raises(CommitFailed):
-        client.commit_table(namespace, "t", [wrong], SET_OWNER)
-
-    with pytest.raises(AlreadyExists):
-        client.create_table(namespace, "t", SCHEMA)
-    with pytest.raises(NamespaceNotEmpty):
-        client.drop_namespace(namespace)
-    client.rename_table((namespace, "t"), (namespace, "u"))
-    with pytest.raises(NoSuchTable) as caught:
-        client.load_table(namespace, "t")
-    assert (caught.value.status, caught.value.named) == (404, "NoSuchTableException")
-
-    client.drop_table(namespace, "u")
-    registered = client.register_table(namespace, "again", committed.metadata_location)
-    assert registered.uuid == created.uuid
-    client.drop_table(namespace, "again", purge=True)
-    assert client.list_tables(namespace) == []
-    with pytest.raises(NoSuchTable):
-        client.drop_table(namespace, "again")
+def set_owner(table: Table) -> None:
+    with table.transaction() as transaction:
+        transaction.set_properties(owner="me")
 
 
-def test_a_staged_table_is_there_once_it_is_committed(
-    client: IcebergCatalog, namespace: str
+# --- With keys ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fault", [reset_before, reset_after, half_an_answer, answers(error(503), executed=True)]
+)
+def test_idempotent_client_executes_a_broken_mutation_once(
+    connect: Connect, keyed: KeyedCatalog, fault: Fault
 ) -> None:
-    staged = client.create_table(namespace, "t", SCHEMA, stage_create=True)
-    assert (staged.metadata_location, client.table_exists(namespace, "t")) == ("", False)
-    updates = [
-        {"action": "assign-uuid", "uuid": staged.uuid},
-        {"action": "upgrade-format-version", "format-version": 2},
-        {"action": "add-schema", "schema": SCHEMA, "last-column-id": 1},
-        {"action": "set-current-schema", "schema-id": -1},
-        {"action": "add-spec", "spec": {"spec-id": 0, "fields": []}},
-        {"action": "set-default-spec", "spec-id": -1},
-        {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}},
-        {"action": "set-default-sort-order", "sort-order-id": -1},
-        {"action": "set-location", "location": staged.location},
-    ]
-    created = client.commit_table(namespace, "t", [{"type": "assert-create"}], updates)
-    assert created.uuid == staged.uuid
-    with pytest.raises(CommitFailed):
-        client.commit_table(namespace, "t", [{"type": "assert-create"}], updates)
+    catalog = connect(keyed.url)
+    name = new_namespace()
+    keyed.break_with(fault)
+    catalog.create_namespace(name)
+    keyed.break_with(fault)
+    table = catalog.create_table((name, "t"), ROWS)
+    keyed.break_with(fault, in_progress())
+    table.append(ONE_ROW)
+    assert catalog.load_table((name, "t")).scan().to_arrow() == ONE_ROW
+    keyed.break_with(fault)
+    catalog.rename_table((name, "t"), (name, "u"))
+    keyed.break_with(fault)
+    catalog.drop_table((name, "u"))
+    assert len(keyed.executed) == len(set(keyed.keys)) == 5
+    assert len(keyed.mutations) == 11
 
 
-def test_a_transaction_is_for_all_tables_or_for_none(
-    client: IcebergCatalog, namespace: str
+def test_idempotent_client_uses_a_key_of_the_caller(
+    connect: Connect, keyed: KeyedCatalog, namespace: str
 ) -> None:
-    def change(name: str, uuid: str) -> dict[str, Any]:
-        return {
-            "identifier": {"namespace": [namespace], "name": name},
-            "requirements": [{"type": "assert-table-uuid", "uuid": uuid}],
-            "updates": SET_OWNER,
-        }
-
-    tables = {name: client.create_table(namespace, name, SCHEMA) for name in ("a", "b")}
-    wrong = change("b", tables["a"].uuid)
-    with pytest.raises(CommitFailed):
-        client.commit_transaction([change("a", tables["a"].uuid), wrong])
-    assert "owner" not in client.load_table(namespace, "a").properties
-    client.commit_transaction([change(name, table.uuid) for name, table in tables.items()])
-    assert client.load_table(namespace, "a").properties["owner"] == "me"
-    assert client.load_table(namespace, "b").properties["owner"] == "me"
+    catalog = connect(keyed.url)
+    for _ in range(2):
+        with idempotency_key("mine"):
+            table = catalog.create_table((namespace, "t"), ROWS)
+    with pytest.raises(IdempotencyKeyConflict), idempotency_key("mine"):
+        catalog.create_table((namespace, "u"), ROWS)
+    assert keyed.keys == ["mine"] * 3
+    assert len(keyed.executed) == 1
+    with idempotency_key("other"):
+        set_owner(table)
+        catalog.drop_table((namespace, "t"))
+    assert keyed.keys[3] == "other"
+    assert keyed.keys[4] not in ("other", "")
 
 
-def test_views(client: IcebergCatalog, namespace: str) -> None:
-    created = client.create_view(namespace, "v", SCHEMA, VIEW_VERSION, properties={"a": "b"})
-    assert created.uuid
-    requirement = {"type": "assert-view-uuid", "uuid": created.uuid}
-    replaced = client.replace_view(namespace, "v", [requirement], SET_OWNER)
-    assert replaced.metadata["properties"]["owner"] == "me"
-    with pytest.raises(AlreadyExists):
-        client.create_view(namespace, "v", SCHEMA, VIEW_VERSION)
-    client.rename_view((namespace, "v"), (namespace, "w"))
-    assert client.load_view(namespace, "w").metadata_location == replaced.metadata_location
-    client.drop_view(namespace, "w")
-    with pytest.raises(NoSuchView):
-        client.load_view(namespace, "w")
+def test_idempotent_client_refuses_a_malformed_key_before_anything_is_sent(
+    keyed: KeyedCatalog,
+) -> None:
+    with pytest.raises(InvalidKey), idempotency_key("mine\n"):
+        pytest.fail("the block ran")
 
 
-def test_moraines_own_principal_can_use_it_too(catalog_stack: Stack) -> None:
+def test_idempotent_client_retries_end_with_the_lifetime_of_the_key(
+    connect: Connect, keyed: KeyedCatalog, namespace: str
+) -> None:
+    keyed.config["idempotency-key-lifetime"] = "PT0.01S"
+    keyed.break_with(*[answers(error(503, retry_after="1"))] * 50)
+    with pytest.raises(IdempotencyWindowExpired) as caught:
+        connect(keyed.url).create_table((namespace, "t"), ROWS)
+    assert isinstance(caught.value, OutcomeUnknown)
+    assert keyed.executed == []
+
+
+def test_idempotent_client_does_not_take_a_request_in_progress_for_a_lost_race(
+    connect: Connect, keyed: KeyedCatalog, namespace: str
+) -> None:
+    table = connect(keyed.url).create_table((namespace, "t"), ROWS)
+    keyed.break_with(*[in_progress()] * 50)
+    with pytest.raises(RequestStillInProgress) as caught:
+        set_owner(table)
+    assert set(keyed.keys[1:]) == {caught.value.key}
+
+
+@pytest.mark.parametrize(
+    "lost", [reset_after, answers(error(503), executed=True), answers(error(408))]
+)
+def test_idempotent_client_reports_a_key_conflict_after_a_lost_answer_as_unknown(
+    connect: Connect, keyed: KeyedCatalog, namespace: str, lost: Fault
+) -> None:
+    table = connect(keyed.url, deconflict=True).create_table((namespace, "t"), ROWS)
+    keyed.break_with(lost, answers(error(422, "idempotency_key_conflict")))
+    with pytest.raises(CommitStateUnknownException):
+        set_owner(table)
+
+
+def test_idempotent_client_keeps_the_key_with_a_renewed_token(
+    connect: Connect, catalog_stack: Stack, keyed: KeyedCatalog, namespace: str
+) -> None:
+    catalog = connect(keyed.url)
     with running_realm(catalog_stack.catalog.url, Realm()) as realm:
-        auth = CatalogAuthSettings(
-            kind="oauth2",
-            client_id=realm.client_id,
-            client_secret=realm.client_secret,  # type: ignore[arg-type]
+        oauth = OAuthClient(
+            realm.token_uri, realm.client_id, ClientSecret(realm.client_secret), "catalog"
         )
-        settings = CatalogSettings(uri=realm.catalog_uri, auth=auth)
-        inside = IcebergCatalog.from_settings(settings)
-        inside.create_namespace(new_namespace())
-        with pytest.raises(NotAuthorized):
-            IcebergCatalog(realm.catalog_uri, token="wrong").list_namespaces()
-        inside.close()
+        catalog._session.auth = ClientCredentialsAuth(TokenSource(oauth))
+        keyed.break_with(answers(error(401)), reset_after)
+        catalog.create_table((namespace, "t"), ROWS)
+    tokens = [request.header("Authorization") for request in keyed.mutations]
+    assert tokens[0] != tokens[1] == tokens[2]
+    assert len(set(keyed.keys)) == len(keyed.executed) == 1
 
 
-# --- What the server says of itself ---------------------------------------------------------
+def test_idempotent_client_keeps_pyicebergs_own_errors(
+    connect: Connect, keyed: KeyedCatalog
+) -> None:
+    catalog = connect(keyed.url)
+    name = new_namespace()
+    catalog.create_namespace(name)
+    with pytest.raises(NamespaceAlreadyExistsError):
+        catalog.create_namespace(name)
+    table = catalog.create_table((name, "t"), ROWS)
+    stale = catalog.load_table((name, "t"))
+    with table.update_schema() as update:
+        update.add_column("a", LongType())
+    update = stale.update_schema().add_column("b", LongType())
+    keyed.break_with(answers(error(409, kind="CommitFailedException")))
+    with pytest.raises(CommitFailedException):
+        update.commit()
 
 
-def test_config_prefix_and_separator(make_client: MakeClient) -> None:
-    with KeyedCatalog() as server:
+def test_idempotent_client_takes_warehouse_prefix_and_uri_from_the_configuration(
+    connect: Connect,
+) -> None:
+    with KeyedCatalog() as server, KeyedCatalog() as moved:
         server.config |= {
-            "defaults": {"clients": "4", "a": "server"},
-            "overrides": {"prefix": "catalogs/main", "namespace-separator": "%2E"},
+            "overrides": {
+                "uri": f"{moved.url}/api",
+                "prefix": "catalogs/main",
+                "namespace-separator": "%2E",
+            }
         }
-        client = make_client(server.url, warehouse="dev", properties={"a": "mine", "prefix": "no"})
-        assert client.config == {
-            "clients": "4",
-            "a": "mine",
-            "prefix": "catalogs/main",
-            "namespace-separator": "%2E",
-        }
-        client.drop_table(["a", "b/c"], "t/u")
-        assert server.mutations[0].target.startswith(
-            "/v1/catalogs/main/namespaces/a.b%2Fc/tables/t%2Fu?"
-        )
+        catalog = connect(server.url, warehouse="dev", adapter=None)
+        moved.break_with(reset_after)
+        catalog.drop_table(("a", "b/c", "t/u"))
+        path = "/api/v1/catalogs/main/namespaces/a.b%2Fc/tables/t%2Fu?"
+        assert moved.mutations[0].target.startswith(path)
         assert server.configs_asked_for[0].query == {"warehouse": "dev"}
+        assert moved.configs_asked_for[0].query == {"warehouse": "dev"}
+        assert len(moved.executed) == len(set(moved.keys)) == 1
 
 
-def test_what_is_not_advertised_is_not_called(make_client: MakeClient) -> None:
-    with KeyedCatalog() as server:
-        client = make_client(server.url)
-        assert client.supports("POST /v1/{prefix}/namespaces")
-        assert not client.supports("GET /v1/{prefix}/namespaces/{namespace}/views/{view}")
-        with pytest.raises(EndpointNotSupported, match="views"):
-            client.load_view("n", "v")
-        assert client.table_exists("n", "t")  # with a load, as HEAD is not among them
-        assert [request.method for request in server.seen] == ["GET", "GET"]
-
-        server.config["endpoints"] = ["GET /v1/{prefix}/namespaces/{namespace}/views/{view}"]
-        other = make_client(server.url)
-        assert other.load_view("n", "v").metadata_location
-        with pytest.raises(EndpointNotSupported):
-            other.create_namespace("n")
-        assert server.mutations == []
+# --- Without keys ---------------------------------------------------------------------------
 
 
-def test_one_config_serves_the_client_and_its_adapter(make_client: MakeClient) -> None:
-    with KeyedCatalog() as server:
-        client = make_client(server.url)
-        client.commit_table("n", "t", [], SET_OWNER)
-        client.load_table("n", "t")
-        assert len(server.configs_asked_for) == 1
-        server.break_with(answers(error(404)))
-        with pytest.raises(NoSuchTable):
-            client.commit_table("n", "t", [], SET_OWNER)
-        client.load_table("n", "t")
-        assert len(server.configs_asked_for) == 2
+def test_idempotent_client_retries_nothing_without_keys(
+    connect: Connect, mute: KeyedCatalog, namespace: str
+) -> None:
+    catalog = connect(mute.url)
+    table = catalog.create_table((namespace, "t"), ROWS)
+    mute.break_with(reset_after)
+    with pytest.raises(requests.ConnectionError):
+        set_owner(table)
+    mute.break_with(answers(error(503)))
+    with pytest.raises(ServiceUnavailableError):
+        catalog.drop_table((namespace, "t"))
+    assert mute.keys == [""] * 3
+    assert catalog.table_exists((namespace, "t"))
 
 
-def test_a_catalog_that_is_not_there(make_client: MakeClient) -> None:
-    client = make_client("http://127.0.0.1:1")
-    with pytest.raises(ServiceUnavailable):
-        client.create_namespace("n")
+def test_idempotent_client_reports_an_answer_that_does_not_come_in_time_as_unknown(
+    connect: Connect, mute: KeyedCatalog, namespace: str
+) -> None:
+    never = threading.Event()
+    table = connect(mute.url, timeout=0.5, deconflict=True).create_table((namespace, "t"), ROWS)
+    mute.break_with(silent_after(never))
+    with pytest.raises(CommitStateUnknownException, match="Read timed out"):
+        set_owner(table)
+    never.set()
+    assert len(mute.mutations) == 2
 
 
-def test_an_address_without_a_catalog(make_client: MakeClient) -> None:
-    with KeyedCatalog() as server:
-        server.configuration = lambda *_: error(404)  # type: ignore[method-assign]
-        with pytest.raises(CatalogError, match="404 to GET /v1/config"):
-            make_client(server.url).list_namespaces()
+@pytest.mark.parametrize(
+    "lost",
+    [
+        reset_after,
+        half_an_answer,
+        *(answers(error(status), executed=True) for status in (408, 500, 502, 503, 504)),
+        answers(as_json(200, {}), executed=True),
+    ],
+)
+def test_idempotent_client_deconfliction_finds_the_commit(
+    connect: Connect, mute: KeyedCatalog, namespace: str, lost: Fault
+) -> None:
+    table = connect(mute.url, deconflict=True).create_table((namespace, "t"), ROWS)
+    mute.break_with(lost)
+    table.append(ONE_ROW)
+    assert table.scan().to_arrow() == ONE_ROW
+    assert len(mute.mutations) == 2
 
 
-def test_an_answer_that_cannot_be_used(make_client: MakeClient) -> None:
-    with KeyedCatalog() as server:
-        client = make_client(server.url)
-        server.read = lambda *_: as_json(200, [1])  # type: ignore[method-assign]
-        with pytest.raises(ServerError):
-            client.load_table("n", "t")
-        server.break_with(answers(as_json(200, {})))
-        with pytest.raises(CommitStateUnknown):
-            client.commit_table("n", "t", [], SET_OWNER)
+def test_idempotent_client_deconfliction_says_what_it_looked_for(
+    connect: Connect, mute: KeyedCatalog, namespace: str
+) -> None:
+    catalog = connect(mute.url, deconflict=True)
+    table = catalog.create_table((namespace, "t"), ROWS)
+    mute.break_with(reset_before)
+    with pytest.raises(CommitStateUnknownException, match=r"Looked for the snapshots \d+ of"):
+        table.append(ONE_ROW)
+    mute.break_with(reset_after)
+    with pytest.raises(CommitStateUnknownException, match="adds no snapshot"):
+        set_owner(table)
+    mute.break_with(reset_before)
+    mute.read = lambda *_: error(404)  # type: ignore[method-assign]
+    with pytest.raises(CommitStateUnknownException, match=r"look for the snapshots \d+ .* failed"):
+        table.append(ONE_ROW)
+
+
+@pytest.mark.parametrize(
+    ("answer", "raised"),
+    [
+        (error(409, kind="CommitFailedException"), CommitFailedException),
+        (error(422, "idempotency_key_conflict"), IdempotencyKeyConflict),
+    ],
+)
+def test_idempotent_client_does_not_look_for_a_failed_commit(
+    connect: Connect, mute: KeyedCatalog, namespace: str, answer: Any, raised: type[Exception]
+) -> None:
+    table = connect(mute.url, deconflict=True).create_table((namespace, "t"), ROWS)
+    seen = len(mute.seen)
+    mute.break_with(answers(answer))
+    with pytest.raises(raised):
+        set_owner(table)
+    assert len(mute.seen) == seen + 1

@@ -53,7 +53,7 @@ def settings(realm: Realm, **changes: Any) -> CatalogSettings:
 
 @pytest.mark.parametrize("client_auth", ["body", "basic"])
 @pytest.mark.parametrize("endpoint", ["own", "other"])
-def test_a_client_gets_in(
+def test_catalog_oauth_lets_a_client_in(
     realm: Realm, table: tuple[list[str], str], client_auth: str, endpoint: str
 ) -> None:
     token_uri = realm.token_uri if endpoint == "other" else ""
@@ -64,7 +64,9 @@ def test_a_client_gets_in(
     assert realm.basic_used == (client_auth == "basic")
 
 
-def test_a_client_outlives_its_tokens(realm: Realm, table: tuple[list[str], str]) -> None:
+def test_catalog_oauth_client_outlives_its_tokens(
+    realm: Realm, table: tuple[list[str], str]
+) -> None:
     realm.lifetime = 0.5
     catalog = RestCatalog(settings(realm))
     began, calls = time.monotonic(), 0
@@ -76,7 +78,7 @@ def test_a_client_outlives_its_tokens(realm: Realm, table: tuple[list[str], str]
     assert calls > len(realm.issued)
 
 
-def test_a_token_that_was_revoked_is_renewed_once(
+def test_catalog_oauth_renews_a_revoked_token_once(
     realm: Realm, table: tuple[list[str], str]
 ) -> None:
     catalog = RestCatalog(settings(realm))
@@ -89,7 +91,7 @@ def test_a_token_that_was_revoked_is_renewed_once(
     assert len(realm.issued) == 2
 
 
-def test_who_is_turned_away_even_with_a_new_token_is_refused(
+def test_catalog_oauth_refuses_a_client_turned_away_with_a_new_token(
     realm: Realm, table: tuple[list[str], str]
 ) -> None:
     realm.lifetime = -1
@@ -106,17 +108,19 @@ def test_who_is_turned_away_even_with_a_new_token_is_refused(
         ({"scope": "PRINCIPAL_ROLE:ALL"}, "invalid_scope"),
     ],
 )
-def test_a_wrong_client_is_refused(
+def test_catalog_oauth_refuses_a_wrong_client(
     realm: Realm, table: tuple[list[str], str], wrong: dict[str, str], says: str
 ) -> None:
     RestCatalog(settings(realm)).load_table(*table)
     with pytest.raises(CatalogRefused, match=says) as caught:
         RestCatalog(settings(realm, **wrong)).load_table(*table)
     assert caught.value.code == "CREDENTIAL_VENDING_FAILED"
-    assert "Check the catalog's token-uri, client-id, client secret and scope" in str(caught.value)
+    assert "Check its token-uri, client-id, scope and client-auth" in str(caught.value)
 
 
-def test_an_endpoint_that_is_down_is_an_outage(realm: Realm, table: tuple[list[str], str]) -> None:
+def test_catalog_oauth_reports_an_endpoint_that_is_down_as_an_outage(
+    realm: Realm, table: tuple[list[str], str]
+) -> None:
     realm.failure = 503
     catalog = RestCatalog(settings(realm))
     with pytest.raises(CatalogUnavailable, match="answered 503"):
@@ -127,7 +131,7 @@ def test_an_endpoint_that_is_down_is_an_outage(realm: Realm, table: tuple[list[s
         RestCatalog(settings(realm, token_uri="http://127.0.0.1:1/t")).load_table(*table)
 
 
-def test_a_static_token_gets_in_as_long_as_it_lasts(
+def test_catalog_oauth_accepts_a_static_token_until_it_expires(
     realm: Realm, table: tuple[list[str], str]
 ) -> None:
     realm.issued["static-token"] = time.monotonic() + 60
@@ -149,7 +153,7 @@ print(access.load().uuid, found.for_location("s3://b/x")["s3.endpoint"], repr(ac
 """
 
 
-def test_access_works_where_only_the_closure_arrives(
+def test_catalog_oauth_access_works_in_a_process_that_gets_only_the_closure(
     realm: Realm, table: tuple[list[str], str]
 ) -> None:
     access = TableAccess(settings(realm), tuple(table[0]), table[1])
@@ -171,7 +175,7 @@ def test_access_works_where_only_the_closure_arrives(
     assert "hunter2" not in output
 
 
-def test_no_secret_is_logged_or_shown(
+def test_catalog_oauth_logs_and_shows_no_secret(
     realm: Realm, table: tuple[list[str], str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

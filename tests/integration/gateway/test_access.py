@@ -1,4 +1,4 @@
-"""Whoever the catalog lets in, and nobody else; and no credential where it could be found."""
+"""Only callers whom the catalog lets in get through, and no credential is stored or logged."""
 
 from __future__ import annotations
 
@@ -28,6 +28,12 @@ def realm(direct: Caller) -> Iterator[Realm]:
         yield realm
 
 
+def principal(guard: Realm | VendingCatalog, uri: str) -> dict[str, Any]:
+    """A catalog whose configuration Moraine's own principal may read."""
+    client = {"client_id": guard.client_id, "client_secret": guard.client_secret}
+    return {"uri": uri, "auth": {"kind": "oauth2", **client, "scope": guard.scope}}
+
+
 def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
@@ -42,10 +48,10 @@ def token_of(realm: Realm, caller: Caller) -> dict[str, str]:
 # --- Who may ----------------------------------------------------------------------------------
 
 
-def test_the_gateway_lets_in_nobody_whom_the_catalog_does_not(
+def test_the_gateway_lets_in_no_caller_whom_the_catalog_does_not(
     start_gateway: StartGateway, realm: Realm, scene: Scene, rows: Rows
 ) -> None:
-    caller = start_gateway({"prod": realm.catalog_uri})
+    caller = start_gateway({"prod": principal(realm, realm.catalog_uri)})
     ask, key = scene.create_table("t"), new_key()
     for headers in ({}, bearer("made-up")):
         for response in (
@@ -58,7 +64,7 @@ def test_the_gateway_lets_in_nobody_whom_the_catalog_does_not(
             assert error_of(response)["type"] == "NotAuthorizedException"
     assert rows(key) == []
     assert scene.tables() == []
-    # The same key, by somebody who may.
+    # The same key, by a caller who may.
     headers = token_of(realm, caller)
     assert caller.send(*ask, headers=headers, key=key).status_code == 200
     assert caller.get("config", headers=headers).json()["idempotency-key-lifetime"] == "PT30M"
@@ -86,20 +92,23 @@ def drop_nothing(scene: Scene) -> Any:
 def test_a_replay_is_for_those_who_may_read(
     start_gateway: StartGateway, realm: Realm, scene: Scene, rows: Rows, prepare: Any
 ) -> None:
-    caller = start_gateway({"prod": realm.catalog_uri})
+    caller = start_gateway({"prod": principal(realm, realm.catalog_uri)})
     ask, key = prepare(scene), new_key()
     mine = token_of(realm, caller)
     first = caller.send(*ask, key=key, headers=mine)
     assert first.status_code in (200, 204, 404)
     [kept] = rows(key)
     assert kept["http_status"] == first.status_code
-    for headers in ({}, bearer("made-up")):
+    refused = 503 if prepare is commit else 401
+    # A caller without a token is another one, and its key a different key. An opaque token may be a
+    # new one of the same caller.
+    for headers, status in (({}, 401), (bearer("made-up"), refused)):
         stranger = caller.send(*ask, key=key, headers=headers)
-        assert stranger.status_code == 401
+        assert stranger.status_code == status
         assert REPLAYED not in stranger.headers
         assert "metadata-location" not in stranger.text
     realm.revoke()
-    assert caller.send(*ask, key=key, headers=mine).status_code == 401
+    assert caller.send(*ask, key=key, headers=mine).status_code == refused
     # Whoever was refused has not spoiled it for the others.
     assert rows(key) == [kept]
     again = caller.send(*ask, key=key, headers=token_of(realm, caller))
@@ -108,7 +117,7 @@ def test_a_replay_is_for_those_who_may_read(
 
 
 @pytest.mark.parametrize("status", [401, 403])
-@pytest.mark.parametrize("prepare", [create, commit, drop])
+@pytest.mark.parametrize("prepare", [create, drop])
 def test_the_catalogs_own_words_are_the_answer(
     caller: Caller, way: Way, scene: Scene, prepare: Any, status: int
 ) -> None:
@@ -121,25 +130,68 @@ def test_the_catalogs_own_words_are_the_answer(
     assert caller.send(*ask, key=key).headers[REPLAYED] == "true"
 
 
-def test_who_may_not_look_finds_out_nothing_and_changes_nothing(
-    caller: Caller, way: Way, scene: Scene, rows: Rows
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refusal_does_not_make_a_commit_that_is_there_a_failed_one(
+    caller: Caller, way: Way, scene: Scene, status: int
 ) -> None:
-    """An abandoned key, and a caller whom the catalog does not let see what became of it."""
-    scene.direct.done(scene.create_table("t"))
-    ask, key = scene.append("t", 1001), new_key()
+    """Say, its token has expired since: after a 401 or 403 a client deletes what it committed."""
+    ask, key = commit(scene), new_key()
+    assert caller.send(*ask, key=key).status_code == 200
+    way.break_reads_with(answers(error(status)))
+    refused = caller.send(*ask, key=key)
+    assert refused.status_code == 503
+    assert str(status) in error_of(refused)["message"]
+    assert caller.send(*ask, key=key).headers[REPLAYED] == "true"
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("prepare", [create, commit, drop])
+def test_who_may_not_look_finds_out_nothing_and_changes_nothing(
+    caller: Caller, way: Way, scene: Scene, rows: Rows, prepare: Any, status: int
+) -> None:
+    """An abandoned key, and a caller whom the catalog does not let see how it ended."""
+    ask, key = prepare(scene), new_key()
     way.break_with(answers(error(503)))
     assert caller.send(*ask, key=key).status_code == 503
-    way.break_reads_with(answers(error(403)))
-    assert caller.send(*ask, key=key).status_code == 403
-    assert scene.snapshots("t") == []
+    state = scene.state()
+    way.break_reads_with(answers(error(status)))
+    refused = caller.send(*ask, key=key)
+    assert refused.status_code == 503
+    assert str(status) in error_of(refused)["message"]
+    assert scene.state() == state
+    assert rows(key)[0]["abandoned"]
+    assert caller.send(*ask, key=key).status_code in (200, 204)
+
+
+@pytest.mark.parametrize("status", [401, 403, 419])
+def test_nor_does_a_refusal_of_the_second_attempt(
+    caller: Caller, way: Way, scene: Scene, rows: Rows, status: int
+) -> None:
+    """The first may still be on its way through the catalog."""
+    ask, key = commit(scene), new_key()
+    way.break_with(answers(error(503)), answers(error(status)))
+    assert caller.send(*ask, key=key).status_code == 503
+    refused = caller.send(*ask, key=key)
+    assert refused.status_code == 503
+    assert str(status) in error_of(refused)["message"]
     assert rows(key)[0]["abandoned"]
     assert caller.send(*ask, key=key).status_code == 200
 
 
-def test_who_may_write_but_not_read_can_use_keys(caller: Caller, way: Way, scene: Scene) -> None:
-    """The look before a create is refused; the create is not."""
-    way.break_reads_with(answers(error(403)))
-    assert caller.send(*scene.create_table("t"), key=new_key()).status_code == 200
+@pytest.mark.parametrize("status", [401, 403, 419])
+@pytest.mark.parametrize("prepare", [create, drop])
+def test_nothing_is_written_down_for_a_caller_who_may_not_look(
+    caller: Caller, way: Way, scene: Scene, rows: Rows, prepare: Any, status: int
+) -> None:
+    """Of these it is looked before what is there."""
+    ask, key = prepare(scene), new_key()
+    refusal = error(status, kind="ForbiddenException")
+    way.break_reads_with(answers(refusal))
+    refused = caller.send(*ask, key=key)
+    assert (refused.status_code, refused.content) == (status, refusal.body)
+    assert rows(key) == []
+    assert way.mutations == []
+    assert caller.send(*ask, key=key).status_code in (200, 204)
 
 
 # --- Credentials ------------------------------------------------------------------------------
@@ -168,7 +220,7 @@ def test_credentials_are_in_no_row_and_fresh_in_a_replay(
     start_gateway: StartGateway, vending_catalog: VendingCatalog, rows: Rows, place: Any
 ) -> None:
     vending_catalog.vends_in = {place}
-    caller = start_gateway({"prod": vending_catalog.url})
+    caller = start_gateway({"prod": principal(vending_catalog, vending_catalog.url)})
     token = ask_for_token(
         caller.url, vending_catalog.client_id, vending_catalog.client_secret
     ).json()["access_token"]

@@ -128,7 +128,7 @@ def test_something_else_is_in_the_way(caller: Caller, way: Way, scene: Scene) ->
     ask = scene.create_table("t", properties={"owner": "me"})
     way.break_with(answers(UNAVAILABLE))
     assert caller.send(*ask, key=key).status_code == 503
-    scene.direct.done(scene.create_table("t", properties={"owner": "somebody else"}))
+    scene.direct.done(scene.create_table("t", properties={"owner": "another"}))
     state = scene.state()
     for _ in range(2):
         again = caller.send(*ask, key=key)
@@ -164,7 +164,7 @@ def test_a_refusal_that_the_first_attempt_itself_is_the_reason_for(
     assert again.json()["metadata-location"] == scene.load("t")["metadata-location"]
 
 
-def test_a_drop_of_what_was_made_anew_since(caller: Caller, way: Way, scene: Scene) -> None:
+def test_a_drop_of_what_was_created_again_since(caller: Caller, way: Way, scene: Scene) -> None:
     """The drop was carried out, its answer lost, and the name given to another table."""
     key = new_key()
     scene.direct.done(scene.create_table("t"))
@@ -179,7 +179,7 @@ def test_a_drop_of_what_was_made_anew_since(caller: Caller, way: Way, scene: Sce
 def test_a_create_of_what_was_there_before_is_no_success(
     caller: Caller, way: Way, scene: Scene
 ) -> None:
-    """The same table, by somebody else, before: the lost answer was a 409."""
+    """The same table, by another caller, before: the lost answer was a 409."""
     key = new_key()
     ask = scene.create_table("t")
     scene.direct.done(ask)
@@ -230,7 +230,7 @@ def test_a_404_that_is_not_the_catalogs_proves_nothing(
 
 
 @pytest.mark.parametrize("status", [500, 503])
-def test_while_nobody_can_look_nothing_is_repeated(
+def test_while_the_catalog_cannot_be_read_nothing_is_repeated(
     caller: Caller, way: Way, scene: Scene, rows: Rows, status: int
 ) -> None:
     key = new_key()

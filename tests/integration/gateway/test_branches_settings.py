@@ -52,7 +52,7 @@ def test_who_is_later_than_the_lifetime_of_its_key_writes_down_nothing(
     ledger: str,
     pool: ThreadPoolExecutor,
 ) -> None:
-    """By then the key may be somebody else's."""
+    """By then the key may belong to another caller."""
     key, late, new = new_key(), Held(), Held()
     way.break_with(late, new)
     first = pool.submit(caller.send, *scene.create_table("t"), key=key)
@@ -159,3 +159,11 @@ def test_without_a_key_nothing_is_as_if_there_were_keys(
     ask = scene.create_table("t")
     assert [caller.send(*ask).status_code for _ in range(2)] == [200, 409]
     assert len(way.mutations) == 2
+
+
+def test_only_a_create_can_be_staged(caller: Caller, way: Way, scene: Scene) -> None:
+    scene.direct.done(scene.create_table("t"))
+    ask, key = scene.commit("t", {"action": "set-properties", "updates": {"a": "1"}}), new_key()
+    ask.body["stage-create"] = True
+    assert [caller.send(*ask, key=key).status_code for _ in range(2)] == [200, 200]
+    assert len(way.mutations) == 1

@@ -16,11 +16,12 @@ from contextlib import ExitStack
 
 import psycopg
 import pytest
+import requests
 from psycopg.rows import dict_row
 
-from moraine.catalog.adapter import IdempotentAdapter
-from moraine.catalog.iceberg import IcebergCatalog
-from moraine.catalog.retries import RetryPolicy
+from moraine.client.adapter import IdempotentAdapter
+from moraine.client.retries import HttpRetryPolicy
+from moraine.iceberg.config import read_lifetime
 from support.chaos import MUTATIONS, Chaos
 from support.chaos_worker import Worker
 from support.gateway import Caller, new_key, running_gateway
@@ -63,17 +64,18 @@ def test_a_thousand_changes_each_made_once(
     direct: Caller, behind: Chaos, before: Chaos, ledger: str, seed: str, realm: str
 ) -> None:
     url = f"{before.url}/catalog"
-    policy = RetryPolicy(most_attempts=100, first_delay=0.002, longest_delay=0.02)
+    policy = HttpRetryPolicy(max_attempts=100, initial_delay=0.002, max_delay=0.02)
     with ExitStack() as stack:
         workers = []
         for number in range(WORKERS):
             adapter = IdempotentAdapter(
                 uri=url, policy=policy, sleep=lambda delay: time.sleep(min(delay, 0.05))
             )
-            client = IcebergCatalog(url, adapter=adapter, timeout=(5, 60))
-            stack.callback(client.close)
-            assert client.server_config.key_lifetime
-            workers.append(Worker(number, seed, client, realm.rpartition("-")[2]))
+            session = stack.enter_context(requests.Session())
+            session.mount(url, adapter)
+            caller = Caller(url, session=session)
+            assert read_lifetime(caller.get("config").json())
+            workers.append(Worker(number, seed, caller, realm.rpartition("-")[2]))
         before.raging = behind.raging = True
         with ThreadPoolExecutor(WORKERS) as pool:
             for _ in pool.map(lambda worker: worker.run(OPERATIONS // WORKERS), workers):
@@ -82,7 +84,7 @@ def test_a_thousand_changes_each_made_once(
 
     for worker in workers:
         worker.check(direct)
-    # No change was made at the catalog that nobody knows of, and none twice.
+    # The catalog made no change that no worker knows of, and none twice.
     made, refused = (sum(getattr(w, what) for w in workers) for what in ("changes", "refusals"))
     assert made + refused >= OPERATIONS
     assert len(behind.changes) == made

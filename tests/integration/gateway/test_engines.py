@@ -19,8 +19,9 @@ import requests
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 
+from moraine.ledger.pools import open_pool
 from moraine.settings import CatalogSettings, Settings
-from moraine.tasks.store import TaskStore, open_pool
+from moraine.tasks.store import TaskStore
 from moraine.tasks.worker import Worker
 from support.airflow_server import PASSWORD, airflow_server
 from support.api_server import running_api
@@ -134,6 +135,7 @@ def on_fixture(
     principal = CatalogSettings.model_validate(
         {
             "uri": vending.url,
+            "allowed_locations": [f"s3://{BUCKET}/warehouse"],
             "auth": {
                 "kind": "oauth2",
                 "client_id": vending.client_id,

@@ -35,7 +35,7 @@ def awake() -> Iterator[threading.Event]:
 
 @pytest.fixture
 def away(way: Way) -> Iterator[Way]:
-    """The way, at whose port nobody listens."""
+    """The way, with no process listening on its port."""
     way.stop()
     yield way
     if way._server is None:
@@ -166,6 +166,10 @@ def test_a_catalog_that_breaks_off_a_long_answer(start_gateway: StartGateway) ->
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)  # for its configuration
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
             connection, _ = server.accept()
             with connection:
                 connection.recv(65536)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from moraine.gateway.model import Operation
+from moraine.iceberg.endpoints import OPERATION_IDS, Endpoint
 from support.gateway import REPLAYED, SCHEMA, Ask, Caller, Scene, Way, new_key
 from support.keyed_catalog import Fault, answers, error, reset_after, reset_before
 
@@ -143,28 +143,28 @@ def update_namespace(scene: Scene) -> Ask:
     return scene.update_namespace(["b"], a="3", c="4")
 
 
-OPERATIONS: dict[str, tuple[Operation, Prepare]] = {
+OPERATIONS: dict[str, tuple[Endpoint, Prepare]] = {
     "create namespace": (
-        Operation.CREATE_NAMESPACE,
+        Endpoint.CREATE_NAMESPACE,
         lambda scene: scene.create_namespace("below", owner="ana"),
     ),
-    "drop namespace": (Operation.DROP_NAMESPACE, drop_namespace),
-    "update namespace": (Operation.UPDATE_NAMESPACE, update_namespace),
-    "create table": (Operation.CREATE_TABLE, create_table),
-    "register table": (Operation.REGISTER_TABLE, register_table),
-    "append": (Operation.COMMIT_TABLE, append),
-    "set properties": (Operation.COMMIT_TABLE, set_properties),
-    "widen": (Operation.COMMIT_TABLE, widen),
-    "commit staged": (Operation.COMMIT_TABLE, commit_staged),
-    "drop table": (Operation.DROP_TABLE, drop_table),
-    "drop table with its files": (Operation.DROP_TABLE, drop_table_with_its_files),
-    "rename table": (Operation.RENAME_TABLE, rename_table),
-    "transaction": (Operation.COMMIT_TRANSACTION, transaction),
-    "create view": (Operation.CREATE_VIEW, lambda scene: scene.create_view("v")),
-    "register view": (Operation.REGISTER_VIEW, register_view),
-    "replace view": (Operation.REPLACE_VIEW, replace_view),
-    "drop view": (Operation.DROP_VIEW, drop_view),
-    "rename view": (Operation.RENAME_VIEW, rename_view),
+    "drop namespace": (Endpoint.DROP_NAMESPACE, drop_namespace),
+    "update namespace": (Endpoint.UPDATE_NAMESPACE, update_namespace),
+    "create table": (Endpoint.CREATE_TABLE, create_table),
+    "register table": (Endpoint.REGISTER_TABLE, register_table),
+    "append": (Endpoint.COMMIT_TABLE, append),
+    "set properties": (Endpoint.COMMIT_TABLE, set_properties),
+    "widen": (Endpoint.COMMIT_TABLE, widen),
+    "commit staged": (Endpoint.COMMIT_TABLE, commit_staged),
+    "drop table": (Endpoint.DROP_TABLE, drop_table),
+    "drop table with its files": (Endpoint.DROP_TABLE, drop_table_with_its_files),
+    "rename table": (Endpoint.RENAME_TABLE, rename_table),
+    "transaction": (Endpoint.COMMIT_TRANSACTION, transaction),
+    "create view": (Endpoint.CREATE_VIEW, lambda scene: scene.create_view("v")),
+    "register view": (Endpoint.REGISTER_VIEW, register_view),
+    "replace view": (Endpoint.REPLACE_VIEW, replace_view),
+    "drop view": (Endpoint.DROP_VIEW, drop_view),
+    "rename view": (Endpoint.RENAME_VIEW, rename_view),
 }
 FAULTS: dict[str, Fault] = {
     "reset before": reset_before,
@@ -175,7 +175,7 @@ FAULTS: dict[str, Fault] = {
 
 
 def test_none_is_missing() -> None:
-    assert {operation for operation, _ in OPERATIONS.values()} == set(Operation)
+    assert {endpoint for endpoint, _ in OPERATIONS.values()} == set(OPERATION_IDS)
 
 
 def shape(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The Dag's work on keys that nobody came back for, as Moraine's own principal."""
+"""The Dag settles keys whose clients do not come back, as Moraine's own principal."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import psycopg
 import pytest
 import uuid6
 
+from moraine.drops.tombstones import TombstoneStore
 from moraine.gateway.reconcile import Reconciler, Settled
 from moraine.idempotency.model import Scope
-from moraine.idempotency.store import RecordStore, open_async_pool
-from moraine.operations.purge.tombstones import TombstoneStore
+from moraine.idempotency.store import RecordStore
+from moraine.ledger.pools import open_async_pool, open_pool
 from moraine.settings import CatalogSettings, IdempotencySettings
-from moraine.tasks.store import TaskStore, open_pool
+from moraine.tasks.store import TaskStore
 from support.gateway import REPLAYED, Caller, Scene, Way, new_key
 from support.keyed_catalog import answers, error, reset_after, reset_before
 from support.relay import Answer
@@ -37,13 +38,12 @@ def tasks(ledger: str) -> Iterator[TaskStore]:
 
 @pytest.fixture
 def reconcile(ledger: str, way: Way, tasks: TaskStore) -> Reconcile:
-    """One run of the Dag, that gives nobody time to come back. Others' keys are settled before."""
+    """One run of the Dag that gives clients no time to come back. Other keys are settled before."""
 
     async def run() -> dict[Settled, int]:
         async with open_async_pool(ledger, size=2) as pool:
             reconciler = Reconciler(
                 RecordStore.of(pool, IdempotencySettings()),
-                tasks,
                 TombstoneStore(tasks.pool, "demo"),
                 lambda _: CatalogSettings(uri=way.url),
                 "demo",
@@ -74,18 +74,47 @@ def test_a_change_that_is_there_is_finalized_and_a_late_repetition_gets_it(
     assert reconcile() == {}
 
 
-def test_a_change_that_is_not_there_is_released_and_may_be_made(
+def test_a_change_that_is_not_there_is_left_and_may_be_made(
     caller: Caller, way: Way, scene: Scene, rows: Rows, reconcile: Reconcile
 ) -> None:
     key = new_key()
     way.break_with(reset_before)
     assert caller.send(*scene.create_table("t"), key=key).status_code == 502
+    before = rows(key)
 
-    assert reconcile() == {Settled.RELEASED: 1}
+    assert reconcile() == {Settled.LEFT: 1}
 
-    assert rows(key) == []
+    assert rows(key) == before
     assert scene.tables() == []
+    # It is known for its whole lifetime which request the key belongs to.
+    assert caller.send(*scene.create_table("u"), key=key).status_code == 422
     assert caller.send(*scene.create_table("t"), key=key).status_code == 200
+    assert scene.tables() == ["t"]
+
+
+def test_a_late_repetition_still_knows_that_it_is_not_the_first(
+    caller: Caller, way: Way, scene: Scene, reconcile: Reconcile
+) -> None:
+    """The first attempt comes through after the Dag has looked, while the second is under way."""
+    key, ask = new_key(), scene.create_table("t")
+    way.break_with(reset_before, lambda execute: (execute(), execute())[1])
+    assert caller.send(*ask, key=key).status_code == 502
+    assert reconcile() == {Settled.LEFT: 1}
+    again = caller.send(*ask, key=key)
+    assert again.status_code == 200, again.text
+
+
+def test_a_late_drop_spares_what_was_made_since(
+    caller: Caller, way: Way, scene: Scene, reconcile: Reconcile
+) -> None:
+    key = new_key()
+    scene.direct.done(scene.create_table("t"))
+    way.break_with(reset_before)
+    assert caller.send(*scene.drop_table("t"), key=key).status_code == 502
+    assert reconcile() == {Settled.LEFT: 1}
+    scene.direct.done(scene.drop_table("t"))
+    scene.direct.done(scene.create_table("t"))
+    assert caller.send(*scene.drop_table("t"), key=key).status_code == 204
     assert scene.tables() == ["t"]
 
 
@@ -121,8 +150,8 @@ def test_a_catalog_that_does_not_say_is_asked_again_later(
     assert reconcile() == {Settled.LEFT: 1}
 
     assert rows(key)[0]["http_status"] is None
-    assert reconcile() == {Settled.RELEASED: 1}
-    assert scene.tables() == ["t"]
+    scene.direct.done(scene.drop_table("t"))
+    assert reconcile() == {Settled.FINALIZED: 1}
 
 
 def test_a_table_that_is_being_purged_is_left_to_its_purge(
@@ -142,25 +171,66 @@ def test_a_table_that_is_being_purged_is_left_to_its_purge(
     assert reconcile() == {Settled.FINALIZED: 1}
 
 
-def test_keys_of_the_delegation_api(ledger: str, rows: Rows, reconcile: Reconcile) -> None:
-    """Without a task nothing was done; with one, whoever comes back finds it."""
-    lost, steering = new_key(), new_key()
-
-    async def abandon(key: str, intent: dict[str, Any]) -> None:
+def abandon(ledger: str, path: str, key: str, intent: dict[str, Any]) -> None:
+    async def run() -> None:
         async with open_async_pool(ledger, size=1) as pool:
             records = RecordStore.of(pool, IdempotencySettings())
-            claim = await records.reserve(Scope("demo", "POST", "/v1/tasks", key), "0" * 64, intent)
+            claim = await records.reserve(
+                Scope("demo", "test", "POST", path, key), "0" * 64, intent
+            )
             await records.abandon(claim)  # type: ignore[arg-type]
 
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("path", "intent"),
+    [
+        (
+            "/catalog/prod/v1/transactions/commit",
+            {"operation": "commitTransaction", "targets": [], "effect": {"tables": []}},
+        ),
+        ("/catalog/prod/v1/transactions/commit", {"operation": "of another version"}),
+        ("/catalog/v1/v1/namespaces", {"operation": "createNamespace", "targets": []}),
+        (
+            "/catalog/prod/v1/other/namespaces/n",
+            {"operation": "dropNamespace", "targets": [{"kind": "namespace", "namespace": ["n"]}]},
+        ),
+    ],
+    ids=["no targets", "unknown operation", "no catalog", "another prefix"],
+)
+def test_a_record_that_cannot_be_settled_is_not_in_the_way_of_others(
+    caller: Caller,
+    way: Way,
+    scene: Scene,
+    rows: Rows,
+    ledger: str,
+    reconcile: Reconcile,
+    path: str,
+    intent: dict[str, Any],
+) -> None:
+    bad, good = new_key(), new_key()
+    abandon(ledger, path, bad, intent)
+    way.break_with(reset_after)
+    assert caller.send(*scene.create_table("t"), key=good).status_code == 502
+
+    assert reconcile() == {Settled.LEFT: 1, Settled.FINALIZED: 1}
+
+    assert rows(good)[0]["http_status"] == 200
+    assert rows(bad)[0]["http_status"] is None
+
+
+def test_keys_of_the_delegation_api(ledger: str, rows: Rows, reconcile: Reconcile) -> None:
+    """They are left: a repetition finds the task, or writes it."""
+    lost, steering = new_key(), new_key()
     task_id = str(uuid6.uuid7())
-    asyncio.run(abandon(lost, {"operation": "submit", "task_id": task_id}))
-    asyncio.run(abandon(steering, {"operation": "cancel", "task_id": task_id}))
-    assert reconcile() == {Settled.RELEASED: 1, Settled.LEFT: 1}
-    assert rows(lost) == []
-    assert len(rows(steering)) == 1
+    abandon(ledger, "/v1/tasks", lost, {"operation": "submit", "task_id": task_id})
+    abandon(ledger, "/v1/tasks", steering, {"operation": "cancel", "task_id": task_id})
+    assert reconcile() == {Settled.LEFT: 2}
+    assert len(rows(lost)) == len(rows(steering)) == 1
 
 
-def test_only_what_nobody_came_back_for(
+def test_only_keys_whose_clients_stay_away(
     caller: Caller, way: Way, scene: Scene, rows: Rows, ledger: str, tasks: TaskStore
 ) -> None:
     key = new_key()
@@ -172,7 +242,7 @@ def test_only_what_nobody_came_back_for(
             records = RecordStore.of(pool, IdempotencySettings())
             tombstones = TombstoneStore(tasks.pool, "demo")
             catalog = CatalogSettings(uri=way.url)
-            await Reconciler(records, tasks, tombstones, lambda _: catalog, "demo").run()
+            await Reconciler(records, tombstones, lambda _: catalog, "demo").run()
 
     asyncio.run(run())
     assert rows(key)[0]["abandoned"], "its client has five minutes"

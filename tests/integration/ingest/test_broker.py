@@ -44,7 +44,7 @@ def produce(broker: Broker, *values: bytes) -> None:
 
 
 def consume(broker: Broker, count: int) -> list[bytes]:
-    """So many messages from the beginning, for a group that nobody else is in."""
+    """So many messages from the beginning, for a consumer group of its own."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.servers,

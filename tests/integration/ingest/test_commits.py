@@ -1,4 +1,4 @@
-"""Commits that conflict, fail, or leave nobody knowing; and tables that are kept in shape."""
+"""Commits that conflict, fail, or have an unknown outcome; and the files of lost ones."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from moraine.errors import LedgerUnavailable
-from moraine.ingest import maintenance
-from moraine.ingest.ledger import WriterLedger
-from moraine.ingest.tables import IngestTables
-from moraine.settings import CatalogSettings
+from moraine.ingest.store import WriterStore
+from moraine.ingest.tables.service import IngestTables
 from support.gateway import Way
 from support.ingest import CATALOG, DATABASE, Door, IngestSite, new_key, new_table
 from support.keyed_catalog import Fault, answers, error, reset_after, reset_before
@@ -40,13 +38,18 @@ def way(site: IngestSite) -> Iterator[Way]:
         yield way
 
 
+def behind(way: Way, site: IngestSite) -> IngestTables:
+    settings = site.settings().catalog(CATALOG)
+    return IngestTables(CATALOG, settings.model_copy(update={"uri": way.url}))
+
+
 @pytest.mark.parametrize("trouble", TROUBLE)
 def test_a_commit_in_trouble_is_made_once(
     site: IngestSite, running_door: Door, way: Way, trouble: str
 ) -> None:
     table, key = new_table(), new_key()
     site.tables().create(DATABASE, table)
-    broken = IngestTables(CATALOG, CatalogSettings(uri=way.url))
+    broken = behind(way, site)
     broken.load(DATABASE, table)  # so that its configuration is there
     with site.writer(broken):
         way.break_with(*TROUBLE[trouble])
@@ -65,17 +68,17 @@ def test_a_commit_in_trouble_is_made_once(
 def test_a_ledger_that_is_away_after_the_commit_costs_no_row(
     site: IngestSite, running_door: Door, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    """The files are the table's by then, whoever does not know it."""
+    """The files belong to the table by then, although the ledger does not know it."""
     table, key = new_table(), new_key()
-    whole = getattr(WriterLedger, point)
+    whole = getattr(WriterStore, point)
     calls = itertools.count()
 
-    def once_away(self: WriterLedger, *given: Any) -> Any:
+    def once_away(self: WriterStore, *given: Any) -> Any:
         if next(calls) == 0:
             raise LedgerUnavailable
         return whole(self, *given)
 
-    monkeypatch.setattr(WriterLedger, point, once_away)
+    monkeypatch.setattr(WriterStore, point, once_away)
     with site.writer():
         answer = running_door.send(table, [{"message": key}] * 7, key)
         assert answer.status_code == 200, answer.text
@@ -105,7 +108,7 @@ def test_a_catalog_that_is_away_for_a_while_delays_and_loses_nothing(
 ) -> None:
     table = new_table()
     site.tables().create(DATABASE, table)
-    broken = IngestTables(CATALOG, CatalogSettings(uri=way.url))
+    broken = behind(way, site)
     with site.writer(broken), ThreadPoolExecutor(1) as pool:
         way.break_reads_with(*[answers(error(503))] * 4)
         answer = pool.submit(running_door.send, table, [{"message": "m"}])
@@ -114,43 +117,10 @@ def test_a_catalog_that_is_away_for_a_while_delays_and_loses_nothing(
     assert site.select(f"SELECT count(*) AS n FROM {{db}}.{table}") == [{"n": 1}]
 
 
-def test_history_is_kept_short_where_all_is_appended(site: IngestSite, door: Door) -> None:
-    table = new_table()
-    for number in range(10):
-        assert door.send(table, [{"message": str(number)}]).status_code == 200
-    tables = site.tables()
-    loaded = tables.load(DATABASE, table)
-    tagged = loaded.metadata.snapshots[2].snapshot_id
-    loaded.manage_snapshots().create_tag(tagged, "kept").commit()
-    loaded = tables.load(DATABASE, table)
-    folder = site.stack.catalog.warehouse / DATABASE / table / "metadata"
-    lists_before = len(list(folder.glob("snap-*.avro")))
-
-    assert maintenance.expire_old_snapshots(loaded, keep=4, in_doubt=lambda: True) == 0
-    assert maintenance.expire_old_snapshots(loaded, keep=4, in_doubt=lambda: False) == 5
-
-    left = tables.load(DATABASE, table)
-    assert len(left.metadata.snapshots) == 5
-    assert left.metadata.snapshot_by_id(tagged) is not None
-    assert len(list(folder.glob("snap-*.avro"))) == lists_before - 5
-    assert site.select(f"SELECT count(*) AS n FROM {{db}}.{table}") == [{"n": 10}]
-    assert left.scan(snapshot_id=tagged).to_arrow().num_rows == 3
-    assert door.send(table, [{"message": "after"}]).status_code == 200
-
-
-def test_a_table_that_others_rewrite_is_left_to_them(site: IngestSite, door: Door) -> None:
-    table = new_table()
-    for number in range(6):
-        door.send(table, [{"message": str(number)}])
-    site.select(f"DELETE FROM {{db}}.{table} WHERE message = '3'")
-    loaded = site.tables().load(DATABASE, table)
-    assert maintenance.expire_old_snapshots(loaded, keep=2, in_doubt=lambda: False) == 0
-
-
 def test_files_of_a_lost_batch_stay_until_another_commit(
     site: IngestSite, running_door: Door
 ) -> None:
-    """Whoever lost it may be about to commit them."""
+    """The writer that lost it may be about to commit them."""
     table = new_table()
     with site.writer():
         running_door.send(table, [{"message": "first"}])

@@ -1,4 +1,4 @@
-"""A request that Spark fails on stands in nobody's way, and is not given up."""
+"""A request on which Spark fails does not hold up others, and is not given up."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from moraine.idempotency.store import open_async_pool
-from moraine.ingest.ledger import Body, DoorLedger
-from moraine.ingest.model import Arrival
-from support.ingest import DATABASE, Door, IngestSite, ndjson, new_key, new_table
+from moraine.ingest.model import Arrival, StagedBody
+from moraine.ingest.store import DoorStore
+from moraine.ledger.pools import open_async_pool
+from support.ingest import CALLER, DATABASE, Door, IngestSite, ndjson, new_key, new_table
 from support.waiting import wait_for
 
 ROWS = ndjson([{"message": str(number)} for number in range(30)])
@@ -46,11 +46,11 @@ def test_a_body_that_cannot_be_read_waits_until_it_can(
 
 
 async def _stage(site: IngestSite, table: str, key: str, location: Path) -> None:
-    arrival = Arrival(key, "rest", DATABASE, table, auto_create=False, schema_evolve=False)
+    arrival = Arrival(key, "rest", DATABASE, table, False, False, CALLER, key)
     fingerprint = hashlib.sha256(ROWS).hexdigest()
-    body = Body(fingerprint, len(ROWS), ROWS.count(b"\n"), location=str(location))
+    body = StagedBody(fingerprint, len(ROWS), ROWS.count(b"\n"), location=str(location))
     async with open_async_pool(site.ledger_url, size=1) as pool:
-        assert isinstance(await DoorLedger(pool).reserve(arrival, body), int)
+        assert isinstance(await DoorStore(pool).reserve(arrival, body), int)
 
 
 def _failed_often(site: IngestSite, key: str) -> dict[str, Any] | None:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 import zstandard
 
-from moraine.ingest.filedrop.looks import Counts
-from moraine.ingest.filedrop.running import watch
+from moraine.ingest.filedrop.model import FileCounts
+from moraine.ingest.processes import watch_once
 from moraine.storage.stores import Storage
 from support.filedrop import LARGE, LINE, Scene
 
@@ -80,7 +80,7 @@ def test_a_kept_file_is_never_taken_again(scene: Scene, settle: str) -> None:
     assert [body for _, body in scene.writer.written] == [LINE, b'{"a": 2}\n']
 
 
-def test_the_outcome_of_a_taken_file_is_known_however_long_nobody_looks(scene: Scene) -> None:
+def test_the_outcome_of_a_taken_file_is_kept_until_a_watcher_reads_it(scene: Scene) -> None:
     scene.drop("db/t/a.ndjson")
     scene.drop("db/t/bad.ndjson", b"BAD\n")
     scene.watch_alone(run_duration="0s")
@@ -113,7 +113,7 @@ def test_the_same_bytes_are_written_once(scene: Scene, content: bytes) -> None:
     assert 1 <= replayed <= 2
 
 
-def test_a_bad_file_is_set_aside_and_stops_nobody(scene: Scene) -> None:
+def test_a_bad_file_is_set_aside_and_holds_up_no_other(scene: Scene) -> None:
     scene.drop("db/t/0-bad.ndjson", b"{}\nBAD\n")
     scene.drop("db/t/1-broken.ndjson.gz", gzip.compress(LINE)[:-3])
     scene.drop("db/no.table/x.ndjson", b"x\n")
@@ -192,7 +192,7 @@ def test_a_file_that_changes_while_it_is_read_is_left(
             changed.append(name)
             file.write_bytes(content.swapcase())
 
-    for module in ("filedrop.prefix", "intake"):
+    for module in ("filedrop.service", "service"):
         monkeypatch.setattr(f"moraine.ingest.{module}.async_failpoint", change)
     scene.watch_alone()
     scene.writer.write()
@@ -273,7 +273,7 @@ def test_too_much_waiting_holds_files_back(scene: Scene) -> None:
     assert scene.watch()["done"] == 3
 
 
-def test_a_prefix_that_cannot_be_read_fails_the_run_and_stops_nobody(scene: Scene) -> None:
+def test_a_prefix_that_cannot_be_read_fails_the_run_and_holds_up_no_other(scene: Scene) -> None:
     scene.drop("db/t/a.ndjson")
     scene.filedrop["prefixes"] = {
         "closed": {"location": "s3://no-such-bucket/x"},
@@ -289,9 +289,9 @@ def test_two_at_once_are_harmless(scene: Scene) -> None:
     for number in range(20):
         scene.drop(f"db/t/{number}.ndjson", b"%d\n" % number)
 
-    async def both() -> list[Counts]:
+    async def both() -> list[FileCounts]:
         settings = scene.settings()
-        runs = [watch(scene.url, settings, lambda _: {}) for _ in range(2)]
+        runs = [watch_once(scene.url, settings, lambda _: {}) for _ in range(2)]
         return list(await asyncio.gather(*runs))
 
     with scene.writer.running():

@@ -36,7 +36,7 @@ def test_killed_while_a_file_is_taken(scene: Scene, point: str) -> None:
         ("filedrop.settled", "keep", LINE),
         ("filedrop.settled", "delete", LINE),
         ("filedrop.settled", "move", b"BAD\n"),
-        ("filedrop.told", "keep", b"BAD\n"),
+        ("filedrop.reported", "keep", b"BAD\n"),
         ("filedrop.moved", "delete", LINE),
         ("filedrop.moved", "move", LINE),
         ("filedrop.moved", "keep", b"BAD\n"),

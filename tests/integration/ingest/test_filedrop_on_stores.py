@@ -82,7 +82,7 @@ def test_a_store_that_refuses_says_so(s3_scene: Scene, seaweedfs: SeaweedFS) -> 
 
 _DAG_PROCESS = """
 import json, runpy, sys
-from moraine.runtime import watch_drops
+from moraine.ingest.processes import watch_drops
 
 runpy.run_path(sys.argv[1])
 print(json.dumps(watch_drops()))
@@ -99,6 +99,7 @@ def test_a_dag_gets_its_keys_from_airflow(
     place = "\n".join(f'"{name}" = "{value}"' for name, value in seaweedfs.place().items())
     settings.write_text(
         f"workspace = 'file://{tmp_path}/workspace'\n"
+        "[catalogs.demo]\nuri = 'http://127.0.0.1:1'\n"  # the watcher only names it
         f"[ingest.filedrop.prefixes.Main]\nlocation = '{s3_scene.location}'\nsettle = '0s'\n"
         f"[ingest.filedrop.prefixes.Main.storage]\n{place}\n"
         if configured

@@ -12,16 +12,15 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
-from moraine.ingest.kafka import reader as reader_module
-from moraine.ingest.kafka.broker import MessagesMissing
-from moraine.ingest.kafka.offsets import OffsetsUnknown
+from moraine.ingest.kafka import service
+from moraine.ingest.kafka.model import MessagesMissing, OffsetsUnknown
 from support.ingest import CATALOG, DATABASE, Door, IngestSite, new_table
 from support.kafka_reading import MakeTopic, Topic, messages
 from support.waiting import wait_for
 
 
 class Stopped(Exception):
-    """As good as killed: nothing after it is done."""
+    """Like a kill: nothing after it is done."""
 
 
 def stop_at(patch: pytest.MonkeyPatch, name: str) -> None:
@@ -29,7 +28,7 @@ def stop_at(patch: pytest.MonkeyPatch, name: str) -> None:
         if reached == name:
             raise Stopped
 
-    patch.setattr(reader_module, "failpoint", stop)
+    patch.setattr(service, "failpoint", stop)
 
 
 # --- The normal way -------------------------------------------------------------------------
@@ -59,7 +58,7 @@ def test_messages_become_rows_and_are_read_once(make_topic: MakeTopic) -> None:
     assert topic.read() == 1
     assert topic.rows().count("new partition") == 1
     assert topic.lags() == {0: 0, 1: 0, 2: 0}
-    assert not topic.left_over()
+    assert not topic.lost_files()
     assert not topic.open_batches()
 
 
@@ -106,7 +105,7 @@ def test_messages_that_do_not_fit_are_dead_letters(make_topic: MakeTopic) -> Non
     assert "has no value" in found[0]["error"]
     assert "column message" in found[5]["error"]
     assert topic.lags() == {0: 0, 1: 0}
-    assert not topic.left_over()
+    assert not topic.lost_files()
 
 
 def test_only_committed_transactions_are_read_and_the_lag_ends(make_topic: MakeTopic) -> None:
@@ -190,7 +189,7 @@ def test_every_message_is_there_once_wherever_readers_are_killed(
         streaming = pool.submit(stream)
         try:
             with topic.reader_process() as process:  # killed while Spark works
-                wait_for(lambda: topic.open_batches() or None, "nobody reads")
+                wait_for(lambda: topic.open_batches() or None, "no reader reads")
                 process.kill()
             for point in ("kafka.written", "kafka.letters_committed", "kafka.committed"):
                 site.failpoints.kill_at(point)
@@ -207,7 +206,7 @@ def test_every_message_is_there_once_wherever_readers_are_killed(
 
     assert sorted(letter["value"] for letter in topic.letters()) == sorted(bad)
     assert sorted(messages(topic.rows())) == sorted(good)
-    assert not topic.left_over()
+    assert not topic.lost_files()
 
 
 def test_two_readers_at_once_read_each_message_once(make_topic: MakeTopic) -> None:
@@ -238,7 +237,7 @@ def test_two_readers_at_once_read_each_message_once(make_topic: MakeTopic) -> No
     assert sorted(letter["value"] for letter in topic.letters()) == [
         b"bad %d" % part for part in range(5)
     ]
-    assert not topic.left_over()
+    assert not topic.lost_files()
 
 
 def test_a_broker_that_is_killed_and_comes_back_loses_nothing(make_topic: MakeTopic) -> None:
@@ -286,7 +285,7 @@ def test_others_may_append_and_compact_meanwhile(
     assert [letter["value"] for letter in topic.letters()] == [b"bad"]
 
 
-def test_what_became_a_dead_letter_stays_one_and_nothing_is_lost_with_the_schema(
+def test_a_dead_letter_stays_one_and_nothing_is_lost_when_the_schema_changes(
     make_topic: MakeTopic, site: IngestSite
 ) -> None:
     """A reader dies between the two commits; what fits the table is not the same afterwards."""
@@ -309,7 +308,7 @@ def test_what_became_a_dead_letter_stays_one_and_nothing_is_lost_with_the_schema
     assert topic.rows("kind") == ["fits both"]
     assert [letter["offset"] for letter in topic.letters()] == [1, 2]
     assert topic.read() == 0
-    assert not topic.left_over()
+    assert not topic.lost_files()
 
 
 def test_fields_that_were_promoted_are_read_into_their_columns(
@@ -358,7 +357,7 @@ def test_a_rolled_back_table_reads_again_and_a_reset_group_changes_nothing(
     assert [letter["value"] for letter in topic.letters()] == [b"bad 1", b"bad 2"]
 
 
-def test_offsets_outlive_the_snapshots_that_told_them(
+def test_offsets_outlive_the_snapshots_that_had_them(
     make_topic: MakeTopic, site: IngestSite
 ) -> None:
     topic = make_topic()
@@ -378,7 +377,7 @@ def test_offsets_outlive_the_snapshots_that_told_them(
     assert topic.open_batches()
     assert topic.read() == 0
     assert not topic.open_batches()
-    assert sorted(topic.rows()) == ["a", "b", "first"]  # nobody took the first for left over
+    assert sorted(topic.rows()) == ["a", "b", "first"]  # the first was not removed as a lost file
     topic.send(*messages(["second"]))
     assert topic.read() == 1
     assert sorted(topic.rows()) == ["a", "b", "first", "second"]
@@ -397,7 +396,7 @@ def test_offsets_outlive_the_snapshots_that_told_them(
     assert sorted(topic.rows()) == ["a", "b", "first", "second"]
 
 
-def test_messages_that_the_broker_lost_stop_the_reader_unless_told_otherwise(
+def test_messages_that_the_broker_lost_stop_the_reader_unless_skipped(
     make_topic: MakeTopic,
 ) -> None:
     topic = make_topic()
@@ -417,7 +416,7 @@ def test_messages_that_the_broker_lost_stop_the_reader_unless_told_otherwise(
     admin.delete_topics([topic.name])[topic.name].result(10)
     wait_for(lambda: _is_made(topic) or None, "the topic cannot be made again")
     topic.send(*messages([f"new {n}" for n in range(4)]))
-    with pytest.raises(MessagesMissing, match="made again"):
+    with pytest.raises(MessagesMissing, match="created again"):
         topic.read()
     assert topic.read(kafka__missing_messages="skip") == 4
     assert sorted(topic.rows()) == ["first", "kept", *(f"new {n}" for n in range(4))]

@@ -1,4 +1,4 @@
-"""The Kafka door at a broker that wants TLS and a login; and secrets, which nobody gets to see."""
+"""The Kafka door at a broker that requires TLS and a login, without showing a secret."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_what_the_sdk_exports_is_taken(
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_an_exporter_comes_again_when_it_is_told_to(
+def test_an_exporter_retries_when_it_is_asked_to(
     server: OtlpServer, intake: MemoryIntake, protocol: str
 ) -> None:
     overloaded = LedgerUnavailable("too much is waiting")
@@ -188,7 +188,7 @@ def request_of(*bodies: str, trace_id: bytes = b"") -> ExportLogsServiceRequest:
     return request
 
 
-def test_rejected_records_are_told(
+def test_rejected_records_are_reported(
     channel: grpc.Channel, server: OtlpServer, intake: MemoryIntake
 ) -> None:
     request = request_of("good")
@@ -250,7 +250,7 @@ def test_a_malformed_message_is_the_callers_mistake(
     assert intake.asked == 0
 
 
-def test_what_is_unexpected_tells_nothing(
+def test_an_unexpected_error_reveals_nothing(
     channel: grpc.Channel, server: OtlpServer, intake: MemoryIntake
 ) -> None:
     intake.failures = [MoraineError("the password is mellon")]
@@ -288,7 +288,7 @@ def test_other_signals_are_not_implemented(channel: grpc.Channel) -> None:
         with pytest.raises(grpc.RpcError) as refused:
             stub.Export(request, timeout=20)
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
-        assert refused.value.details() == "Moraine takes logs, no traces and no metrics."
+        assert refused.value.details() == "Moraine accepts logs, no traces and no metrics."
 
 
 def test_rows_of_both_protocols_are_the_same(

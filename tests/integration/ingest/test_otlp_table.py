@@ -28,7 +28,7 @@ def test_logs_of_the_sdk_are_in_their_table(site: IngestSite, port: int) -> None
     exporter = OTLPLogExporter(
         endpoint=f"http://127.0.0.1:{port}",
         insecure=True,
-        headers=(("authorization", f"Bearer {site.issuer.token()}"),),
+        headers=(("authorization", f"Bearer {site.issuer.token(scope='otlp:write')}"),),
     )
     provider = LoggerProvider(Resource.create({"service.name": "shop"}))
     provider.add_log_record_processor(BatchLogRecordProcessor(exporter))

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uuid6
 
+from moraine.ledger.pools import open_pool
 from moraine.settings import CatalogSettings, Settings
 from moraine.tasks.model import NewTask, Task, TaskVersion
-from moraine.tasks.store import TaskStore, open_pool
+from moraine.tasks.store import TaskStore
 from moraine.tasks.worker import Worker
 from support.drivers import Drivers, attempt, settings_for
 from support.fault_proxy import FaultProxy
@@ -91,6 +92,7 @@ def principal(vending_catalog: VendingCatalog) -> CatalogSettings:
     return CatalogSettings.model_validate(
         {
             "uri": vending_catalog.url,
+            "allowed_locations": [f"s3://{BUCKET}/warehouse", f"s3://{BUCKET}/elsewhere"],
             "auth": {
                 "kind": "oauth2",
                 "client_id": vending_catalog.client_id,

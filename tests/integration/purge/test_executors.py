@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 import uuid6
 
-from moraine.operations.purge import executor
-from moraine.operations.purge.executor import Order, SliceWork
-from moraine.operations.purge.order import Phase
+from moraine.operations.purge import executor_work
+from moraine.operations.purge.executor_work import Assignment, SliceWork
+from moraine.operations.purge.model import Phase
 from moraine.storage.credentials import Credentials
 from moraine.storage.stores import Storage
 from moraine.tasks.model import Claim, NewTask
@@ -47,7 +47,7 @@ def failpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fail
 
 
 class Files:
-    """Files of three slices, one a phase."""
+    """Files of three slices, one for each phase."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -63,21 +63,31 @@ class Files:
     def of(self, phase: Phase) -> list[Path]:
         return [Path(row["path"]) for row in self.rows if row["stage"] == phase]
 
+    def digests(self) -> dict[str, str]:
+        found: dict[str, list[dict[str, Any]]] = {}
+        for row in self.rows:
+            found.setdefault(row["slice"], []).append(row)
+        return {
+            name: executor_work.digest_of([r["path"] for r in rows], [r["size"] for r in rows])
+            for name, rows in found.items()
+        }
+
     def left(self) -> list[str]:
         return [Path(row["path"]).name for row in self.rows if Path(row["path"]).exists()]
 
     def work(
-        self, store: TaskStore, claim: Claim, work: SliceWork = executor.delete_slice
+        self, store: TaskStore, claim: Claim, work: SliceWork = executor_work.delete_slice
     ) -> list[dict[str, Any]]:
-        order = Order(
+        assignment = Assignment(
             store.fence(claim, timedelta(seconds=1)),
-            functools.partial(Storage, Credentials.none()),
-            most_named=2,
+            functools.partial(Storage, Credentials()),
+            digests=self.digests(),
+            max_named=2,
         )
         batch = pa.RecordBatch.from_pylist(self.rows)
         # Slices do not end where batches do.
         batches = iter([batch.slice(0, 4), batch.slice(4)])
-        ends = executor.work_on_slices(order, work, batches)
+        ends = executor_work.work_on_slices(assignment, work, batches)
         return [row for end in ends for row in end.to_pylist()]
 
 
@@ -101,7 +111,9 @@ def take_over(store: TaskStore, ledger_url: str, task_id: uuid.UUID) -> Claim:
     return store.start(Claim(task_id, task.version, "second"))
 
 
-def test_slices_are_deleted_and_counted(store: TaskStore, claim: Claim, files: Files) -> None:
+def test_purge_executors_delete_and_count_slices(
+    store: TaskStore, claim: Claim, files: Files
+) -> None:
     files.of(Phase.CONTENT)[1].unlink()
 
     ends = files.work(store, claim)
@@ -117,14 +129,14 @@ def test_slices_are_deleted_and_counted(store: TaskStore, claim: Claim, files: F
     assert sorted(finished) == ["content/part-0", "manifests/part-0", "old_metadata/part-0"]
 
 
-def test_what_a_lost_attempt_deleted_is_counted_once_and_as_deleted(
+def test_purge_executors_count_what_a_lost_attempt_deleted_once(
     store: TaskStore, ledger_url: str, claim: Claim, files: Files, failpoints: Failpoints
 ) -> None:
     failpoints.hold_at("purge.delete.batch.after")
     lost = threading.Thread(target=files.work, args=(store, claim), daemon=True)
     lost.start()
     failpoints.wait_until_hit("purge.delete.batch.after")
-    assert counted(store, claim)["content"] == (0, 0, 0), "deleted, and nobody was told"
+    assert counted(store, claim)["content"] == (0, 0, 0), "deleted, but not reported"
 
     successor = take_over(store, ledger_url, claim.task_id)
     files.work(store, successor)
@@ -135,7 +147,7 @@ def test_what_a_lost_attempt_deleted_is_counted_once_and_as_deleted(
     assert set(counted(store, claim).values()) == {(3, 0, 15)}
 
 
-def test_a_batch_of_a_lost_lease_is_not_sent(
+def test_purge_executors_send_no_batch_of_a_lost_lease(
     store: TaskStore, ledger_url: str, claim: Claim, files: Files, failpoints: Failpoints
 ) -> None:
     failpoints.hold_at(BATCH)
@@ -147,8 +159,8 @@ def test_a_batch_of_a_lost_lease_is_not_sent(
     successor = take_over(store, ledger_url, claim.task_id)
     files.work(store, successor)
     assert files.left() == []
-    # Whoever writes here next is none of the lost attempt's business.
-    files.of(Phase.CONTENT)[0].write_text("somebody else's")
+    # What another writer puts here now must not be deleted by the lost attempt.
+    files.of(Phase.CONTENT)[0].write_text("of another writer")
     failpoints.clear()
     lost.join(timeout=20)
 
@@ -157,7 +169,7 @@ def test_a_batch_of_a_lost_lease_is_not_sent(
     assert counted(store, claim)["content"] == (3, 0, 15)
 
 
-def test_a_cancel_is_seen_before_the_next_request(
+def test_purge_executors_see_a_cancel_before_the_next_request(
     store: TaskStore, claim: Claim, files: Files, failpoints: Failpoints
 ) -> None:
     failpoints.hold_at("purge.delete.batch.after")
@@ -176,7 +188,7 @@ def test_a_cancel_is_seen_before_the_next_request(
     assert counted(store, claim) == {"content": (3, 0, 15), "manifests": (0, 0, 0)}
 
 
-def test_a_file_that_stays_keeps_what_names_it(
+def test_purge_executors_keep_the_files_that_name_a_remaining_file(
     store: TaskStore, claim: Claim, files: Files
 ) -> None:
     stubborn = files.of(Phase.CONTENT)
@@ -193,19 +205,21 @@ def test_a_file_that_stays_keeps_what_names_it(
     assert store.finished_slices(claim.task_id, list(Phase)) == []
 
 
-def test_what_is_still_there_is_named(store: TaskStore, claim: Claim, files: Files) -> None:
+def test_purge_executors_list_files_that_are_still_there(
+    store: TaskStore, claim: Claim, files: Files
+) -> None:
     for path in files.of(Phase.CONTENT)[1:]:
         path.unlink()
 
-    ends = files.work(store, claim, executor.verify_slice)
+    ends = files.work(store, claim, executor_work.verify_slice)
 
     assert [end["paths"] for end in ends] == [[str(files.of(Phase.CONTENT)[0])]]
     assert ends[0]["reasons"] == ["still there after the delete"]
 
 
-def test_nobody_looks_any_more_for_a_lost_attempt(
+def test_purge_executors_of_a_lost_attempt_stop_looking_for_files(
     store: TaskStore, ledger_url: str, claim: Claim, files: Files
 ) -> None:
     take_over(store, ledger_url, claim.task_id)
-    (end,) = files.work(store, claim, executor.verify_slice)
+    (end,) = files.work(store, claim, executor_work.verify_slice)
     assert (end["failed"], end["stopped"]) == (0, "lost")

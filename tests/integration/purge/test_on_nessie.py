@@ -46,7 +46,7 @@ def objects(bench: Bench, name: str) -> set[str]:
     return {f"s3://{BUCKET}/{key}" for key in keys if f"/{name}" in key}
 
 
-def test_every_file_that_the_table_reaches_is_gone(bench: Bench) -> None:
+def test_purge_on_nessie_deletes_every_file_that_the_table_reaches(bench: Bench) -> None:
     name, beside = bench.write(**{"gc.enabled": "true"}), bench.write()
     before, others = objects(bench, name), objects(bench, beside)
 
@@ -63,7 +63,7 @@ def test_every_file_that_the_table_reaches_is_gone(bench: Bench) -> None:
     assert objects(bench, beside) == others
 
 
-def test_nessie_forbids_a_purge_by_default(bench: Bench) -> None:
+def test_purge_on_nessie_is_forbidden_by_default(bench: Bench) -> None:
     name = bench.write()
     before = objects(bench, name)
     task = bench.attempt(bench.submit(name, catalog="nessie"))

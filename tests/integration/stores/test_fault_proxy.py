@@ -43,7 +43,7 @@ ODD_NAMES = ["a b.parquet", "50%.parquet", "1+1", "no#1.parquet", "größe=ö.pa
 
 class TestWithoutRules:
     @pytest.mark.parametrize("name", ODD_NAMES)
-    def test_signed_requests_pass_whatever_the_name(
+    def test_fault_proxy_passes_signed_requests_whatever_the_name(
         self, client: Any, fault_proxy: FaultProxy, prefix: str, name: str
     ) -> None:
         key = f"{prefix}/{name}"
@@ -65,7 +65,7 @@ class TestWithoutRules:
             "DeleteObjects",
         ]
 
-    def test_wrong_signatures_are_still_refused(
+    def test_fault_proxy_leaves_wrong_signatures_refused(
         self, seaweedfs: SeaweedFS, fault_proxy: FaultProxy
     ) -> None:
         wrong = {"s3.endpoint": fault_proxy.url, "s3.secret-access-key": "guessed"}
@@ -74,7 +74,7 @@ class TestWithoutRules:
             client.get_object(Bucket=BUCKET, Key="any")
         assert code_of(refused.value) == (403, "SignatureDoesNotMatch")
 
-    def test_thousands_of_keys_pass(
+    def test_fault_proxy_passes_thousands_of_keys(
         self, client: Any, fault_proxy: FaultProxy, prefix: str
     ) -> None:
         keys = [f"{prefix}/{number}" for number in range(8000)]
@@ -82,7 +82,7 @@ class TestWithoutRules:
             assert delete(client, BUCKET, *keys[first : first + 1000]) == {}
         assert fault_proxy.deleted == {uri(key): 1 for key in keys}
 
-    def test_many_connections_at_once(self, client: Any, prefix: str) -> None:
+    def test_fault_proxy_passes_many_connections_at_once(self, client: Any, prefix: str) -> None:
         def put_one(number: int) -> None:
             client.put_object(Bucket=BUCKET, Key=f"{prefix}/{number}", Body=b"x")
 
@@ -101,7 +101,7 @@ class TestWholeRequests:
             ("InternalError", 500),
         ],
     )
-    def test_are_refused_so_many_times(
+    def test_fault_proxy_refuses_requests_so_many_times(
         self,
         seaweedfs: SeaweedFS,
         client: Any,
@@ -124,7 +124,7 @@ class TestWholeRequests:
         assert fault_proxy.deleted[uri(key)] == 1
         assert fault_proxy.count("DeleteObjects", status=status) == 2
 
-    def test_only_those_that_match_fail(
+    def test_fault_proxy_fails_only_requests_that_match(
         self, seaweedfs: SeaweedFS, client: Any, fault_proxy: FaultProxy, prefix: str
     ) -> None:
         mine, other = put(seaweedfs, prefix, "mine", "other")
@@ -133,7 +133,7 @@ class TestWholeRequests:
         with pytest.raises(ClientError, match="403"):
             client.head_object(Bucket=BUCKET, Key=mine)
 
-    def test_about_every_second_one_fails(
+    def test_fault_proxy_fails_about_every_second_request(
         self, seaweedfs: SeaweedFS, client: Any, fault_proxy: FaultProxy, prefix: str
     ) -> None:
         fault_proxy.add(refuse("SlowDown", probability=0.5))
@@ -143,7 +143,7 @@ class TestWholeRequests:
         assert 20 < fault_proxy.count("DeleteObjects", status=503) < 80
         assert fault_proxy.count() == 100
 
-    def test_reset_before_the_store_hears_of_it(
+    def test_fault_proxy_resets_before_the_store_gets_the_request(
         self, seaweedfs: SeaweedFS, client: Any, fault_proxy: FaultProxy, prefix: str
     ) -> None:
         [key] = put(seaweedfs, prefix, "a")
@@ -155,7 +155,7 @@ class TestWholeRequests:
         assert fault_proxy.count(status=0) == 1
         assert delete(client, BUCKET, key) == {}
 
-    def test_reset_after_the_store_has_done_it(
+    def test_fault_proxy_resets_after_the_store_executed_the_request(
         self, seaweedfs: SeaweedFS, client: Any, fault_proxy: FaultProxy, prefix: str
     ) -> None:
         [key] = put(seaweedfs, prefix, "a")
@@ -165,7 +165,7 @@ class TestWholeRequests:
         assert seaweedfs.keys_in(BUCKET, prefix) == set()
         assert fault_proxy.deleted == {uri(key): 1}
 
-    def test_a_delay_comes_before_the_answer(
+    def test_fault_proxy_delays_the_answer(
         self, client: Any, fault_proxy: FaultProxy, prefix: str
     ) -> None:
         fault_proxy.add(delay(0.3, operation="DeleteObjects", times=1))
@@ -176,7 +176,7 @@ class TestWholeRequests:
 
 class TestSingleKeys:
     @pytest.mark.parametrize("code", ["AccessDenied", "InternalError", "SlowDown"])
-    def test_fail_among_others_and_stay(
+    def test_fault_proxy_fails_single_keys_among_others_that_stay(
         self, seaweedfs: SeaweedFS, client: Any, fault_proxy: FaultProxy, prefix: str, code: str
     ) -> None:
         keys = put(seaweedfs, prefix, *range(9), "ö &7")
@@ -188,7 +188,7 @@ class TestSingleKeys:
         assert set(fault_proxy.deleted) == {uri(key) for key in keys if key not in wrong}
         assert fault_proxy.asked[uri(f"{prefix}/3")] == 2
 
-    def test_fail_once_each(
+    def test_fault_proxy_fails_each_key_once(
         self, seaweedfs: SeaweedFS, client: Any, fault_proxy: FaultProxy, prefix: str
     ) -> None:
         keys = put(seaweedfs, prefix, "a", "b")
@@ -198,7 +198,7 @@ class TestSingleKeys:
         assert delete(client, BUCKET, *keys) == {}
         assert seaweedfs.keys_in(BUCKET, prefix) == set()
 
-    def test_fail_although_the_store_deletes_them(
+    def test_fault_proxy_fails_keys_although_the_store_deletes_them(
         self, seaweedfs: SeaweedFS, client: Any, fault_proxy: FaultProxy, prefix: str
     ) -> None:
         keys = put(seaweedfs, prefix, "a", "b")
@@ -207,7 +207,7 @@ class TestSingleKeys:
         assert seaweedfs.keys_in(BUCKET, prefix) == set()
         assert fault_proxy.deleted == {uri(key): 1 for key in keys}
 
-    def test_the_policy_of_temporary_keys_still_holds(
+    def test_fault_proxy_keeps_the_policy_of_temporary_keys(
         self, seaweedfs: SeaweedFS, fault_proxy: FaultProxy, prefix: str
     ) -> None:
         mine, spared, foreign = put(seaweedfs, prefix, "in/a", "in/b", "out/c")
@@ -221,7 +221,7 @@ class TestSingleKeys:
 
 
 class TestLifetimes:
-    def test_keys_are_of_no_use_afterwards(
+    def test_fault_proxy_ends_the_lifetime_of_keys(
         self, seaweedfs: SeaweedFS, fault_proxy: FaultProxy, prefix: str
     ) -> None:
         [key] = put(seaweedfs, prefix, "a")

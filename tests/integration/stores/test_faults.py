@@ -55,7 +55,7 @@ class Store:
         self.requests: list[Request] = []
         self.fault: Fault = lambda request: None
         self.running = 0
-        self.most_running = 0
+        self.max_running = 0
         self._lock = threading.Lock()
         store = self
 
@@ -84,7 +84,7 @@ class Store:
         with self._lock:
             self.requests.append(request)
             self.running += 1
-            self.most_running = max(self.most_running, self.running)
+            self.max_running = max(self.max_running, self.running)
         try:
             fault = self.fault(request)
         finally:
@@ -165,7 +165,7 @@ def first(count: int, fault: Any) -> Fault:
 @pytest.mark.parametrize(
     "fault", [(503, "SlowDown"), (429, "TooMany"), (500, "InternalError"), RESET]
 )
-def test_what_passes_is_waited_for(store: Store, fault: Any) -> None:
+def test_store_delete_retries_transient_errors(store: Store, fault: Any) -> None:
     paths = store.fill(40)
     store.fault = first(2, fault)
     assert open_storage(store).delete(paths) == [DELETED] * 40
@@ -173,13 +173,13 @@ def test_what_passes_is_waited_for(store: Store, fault: Any) -> None:
     assert len(store.requests) == 6
 
 
-def test_a_timeout_is_tried_again(store: Store) -> None:
+def test_store_delete_retries_a_timeout(store: Store) -> None:
     paths = store.fill(10)
     store.fault = first(1, HANG)
     assert open_storage(store).delete(paths) == [DELETED] * 10
 
 
-def test_throttling_lessens_the_concurrency_and_ends_with_it(store: Store) -> None:
+def test_store_throttling_reduces_the_concurrency_until_it_ends(store: Store) -> None:
     paths = store.fill(200)
 
     def overloaded(request: Request) -> tuple[int, str] | None:
@@ -190,10 +190,10 @@ def test_throttling_lessens_the_concurrency_and_ends_with_it(store: Store) -> No
     outcomes = open_storage(store, concurrency=8, patience=20).delete(paths)
     assert outcomes == [DELETED] * 200
     throttled = len(store.requests) - 20
-    assert throttled < 40, "nobody insists"
+    assert throttled < 40, "the sender slows down"
 
 
-def test_throttling_without_end_is_no_refusal(store: Store) -> None:
+def test_store_throttling_without_end_is_no_refusal(store: Store) -> None:
     paths = store.fill(20)
     store.fault = lambda request: (503, "SlowDown")
     started = time.monotonic()
@@ -202,7 +202,7 @@ def test_throttling_without_end_is_no_refusal(store: Store) -> None:
     assert time.monotonic() - started > 1
 
 
-def test_a_broken_store_is_given_up_after_some_tries(store: Store) -> None:
+def test_store_that_is_broken_is_given_up_after_some_tries(store: Store) -> None:
     paths = store.fill(10)
     store.fault = lambda request: RESET
     outcomes = open_storage(store).delete(paths)
@@ -210,7 +210,7 @@ def test_a_broken_store_is_given_up_after_some_tries(store: Store) -> None:
     assert len(store.requests) == 3
 
 
-def test_each_key_has_its_own_outcome(store: Store) -> None:
+def test_store_delete_gives_each_key_its_own_outcome(store: Store) -> None:
     paths = store.fill(30)
     refused = {"t/data/3", "t/data/12", "t/data/13"}
     store.fault = lambda request: dict.fromkeys(refused & set(request.keys), "AccessDenied")
@@ -229,7 +229,7 @@ def test_each_key_has_its_own_outcome(store: Store) -> None:
     assert store.objects == refused
 
 
-def test_a_key_that_the_store_cannot_take_spoils_no_other(store: Store) -> None:
+def test_store_delete_of_an_invalid_key_spoils_no_other(store: Store) -> None:
     paths = store.fill(20)
     store.fault = lambda request: dict.fromkeys({"t/data/7"} & set(request.keys), "InternalError")
     outcomes = open_storage(store).delete(paths)
@@ -237,20 +237,20 @@ def test_a_key_that_the_store_cannot_take_spoils_no_other(store: Store) -> None:
     assert outcomes == [DELETED] * 19
 
 
-def test_a_bucket_that_is_not_there_is_no_success(store: Store) -> None:
+def test_store_delete_in_a_missing_bucket_is_no_success(store: Store) -> None:
     store.fault = lambda request: (404, "NoSuchBucket")
     outcomes = open_storage(store).delete(store.fill(3))
     assert outcomes == [Failure("HTTP 404 NoSuchBucket", refused=True)] * 3
     assert len(store.requests) == 1, "no key of it would fare better"
 
 
-def test_a_name_with_an_empty_part_is_sent_as_it_is(store: Store) -> None:
+def test_store_delete_sends_a_name_with_an_empty_part_as_it_is(store: Store) -> None:
     store.objects = {"t//data/a b", "t/data/a b", "/t", "t"}
     assert open_storage(store).delete(["s3://b/t//data/a b", "s3a://b//t"]) == [DELETED] * 2
     assert store.objects == {"t/data/a b", "t"}
 
 
-def test_what_would_be_another_object_is_refused_and_not_sent(store: Store) -> None:
+def test_store_delete_refuses_a_name_that_would_be_another_object(store: Store) -> None:
     outcomes = open_storage(store).delete(["s3://b/t/../u", "s3://b/t/"])
     assert all(isinstance(outcome, Failure) and outcome.refused for outcome in outcomes)
     assert store.requests == []
@@ -258,7 +258,7 @@ def test_what_would_be_another_object_is_refused_and_not_sent(store: Store) -> N
         open_storage(store).size("s3://b/t/../u")
 
 
-def test_nothing_is_sent_once_it_is_not_permitted(store: Store) -> None:
+def test_store_delete_sends_nothing_without_a_permit(store: Store) -> None:
     paths = store.fill(100)
     asked = []
 
@@ -277,16 +277,18 @@ def test_nothing_is_sent_once_it_is_not_permitted(store: Store) -> None:
     assert sorted(reported) == [at for at, outcome in enumerate(outcomes) if outcome == DELETED]
 
 
-def test_a_permit_is_asked_for_before_a_retry_too(store: Store) -> None:
+def test_store_delete_asks_for_a_permit_before_a_retry_too(store: Store) -> None:
     paths = store.fill(10)
     store.fault = lambda request: RESET
     answers = iter([True, False])
     outcomes = open_storage(store).delete(paths, permit=lambda: next(answers))
     assert len(store.requests) == 1
-    assert outcomes == [Failure("the connection broke", refused=False)] * 10, "nobody knows"
+    assert outcomes == [Failure("the connection broke", refused=False)] * 10, (
+        "the outcome is unknown"
+    )
 
 
-def test_waiting_for_a_store_ends_with_the_permit(store: Store) -> None:
+def test_store_delete_stops_waiting_when_the_permit_ends(store: Store) -> None:
     paths = store.fill(10)
     store.fault = lambda request: (503, "SlowDown")
     end = time.monotonic() + 1.5
@@ -294,7 +296,7 @@ def test_waiting_for_a_store_ends_with_the_permit(store: Store) -> None:
     assert patient.delete(paths, permit=lambda: time.monotonic() < end) == [UNSENT] * 10
 
 
-def test_an_error_of_the_caller_stops_the_sending(store: Store) -> None:
+def test_store_delete_stops_sending_after_an_error_of_the_caller(store: Store) -> None:
     paths = store.fill(200)
 
     def fail(*_: Any) -> bool:
@@ -309,7 +311,7 @@ def test_an_error_of_the_caller_stops_the_sending(store: Store) -> None:
     assert len(store.requests) == sent
 
 
-def test_batches_are_reported_by_one_thread(store: Store) -> None:
+def test_store_delete_reports_batches_from_one_thread(store: Store) -> None:
     threads = set()
     open_storage(store).delete(
         store.fill(100), on_batch=lambda *_: threads.add(threading.get_ident())
@@ -317,7 +319,7 @@ def test_batches_are_reported_by_one_thread(store: Store) -> None:
     assert threads == {threading.get_ident()}
 
 
-def test_refused_credentials_are_renewed_once_for_all_batches(store: Store) -> None:
+def test_store_credentials_that_are_refused_are_renewed_once_for_all_batches(store: Store) -> None:
     paths = store.fill(100)
     store.fault = lambda request: None if request.token == "new" else (400, "ExpiredToken")
     renewals = []
@@ -330,7 +332,7 @@ def test_refused_credentials_are_renewed_once_for_all_batches(store: Store) -> N
     assert len(renewals) == 1
 
 
-def test_credentials_that_stay_refused_are_not_renewed_for_ever(store: Store) -> None:
+def test_store_credentials_that_stay_refused_are_not_renewed_for_ever(store: Store) -> None:
     paths = store.fill(10)
     store.fault = lambda request: (403, "InvalidAccessKeyId")
     renew = lambda: Credentials(store.config("new"))  # noqa: E731
@@ -339,7 +341,7 @@ def test_credentials_that_stay_refused_are_not_renewed_for_ever(store: Store) ->
     assert len(store.requests) == 2
 
 
-def test_a_renewal_that_fails_when_it_is_needed_is_raised(store: Store) -> None:
+def test_store_credentials_renewal_that_fails_when_needed_is_raised(store: Store) -> None:
     store.fault = lambda request: (400, "ExpiredToken")
 
     def renew() -> Credentials:
@@ -349,7 +351,7 @@ def test_a_renewal_that_fails_when_it_is_needed_is_raised(store: Store) -> None:
         open_storage(store, renew).delete(store.fill(50))
 
 
-def test_reading_says_why_it_failed_and_no_secret(store: Store) -> None:
+def test_store_read_says_why_it_failed_and_no_secret(store: Store) -> None:
     storage = open_storage(store, retries=0)
     store.fault = lambda request: (403, "AccessDenied")
     with pytest.raises(StorageRefused, match="s3://b/t/x could not be read: HTTP 403") as refused:
@@ -363,7 +365,7 @@ def test_reading_says_why_it_failed_and_no_secret(store: Store) -> None:
         storage.remaining(["s3://b/t/x"])
 
 
-def test_many_are_looked_at_together_if_they_cannot_be_listed(store: Store) -> None:
+def test_store_remaining_examines_files_concurrently_if_it_cannot_list(store: Store) -> None:
     paths = store.fill(60)
     store.objects -= {"t/data/5", "t/data/50"}
 
@@ -374,10 +376,10 @@ def test_many_are_looked_at_together_if_they_cannot_be_listed(store: Store) -> N
     store.fault = slow
     remaining = open_storage(store).remaining(paths)
     assert remaining == [path for path in paths if path[14:] not in ("5", "50")]
-    assert store.most_running > 8
+    assert store.max_running > 8
 
 
-def test_what_was_not_looked_at_is_not_gone(store: Store) -> None:
+def test_store_remaining_counts_unexamined_files_as_existing(store: Store) -> None:
     paths = store.fill(5)
     store.objects.clear()
     assert open_storage(store).remaining(paths, lambda: False) == paths
@@ -402,6 +404,6 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def test_a_forked_process_is_told_instead_of_hanging(store: Store) -> None:
+def test_store_client_in_a_forked_process_gets_an_error_and_does_not_hang(store: Store) -> None:
     command = [sys.executable, "-c", FORK, store.config()["s3.endpoint"]]
     assert subprocess.run(command, timeout=30, check=False).returncode == 7

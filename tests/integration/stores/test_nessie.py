@@ -37,7 +37,7 @@ def keys_below(store: SeaweedFS, location: str) -> set[str]:
     return store.keys_in(BUCKET, location.removeprefix(f"s3://{BUCKET}/") + "/")
 
 
-def test_vended_keys_delete_the_table_and_nothing_else(
+def test_nessie_vends_keys_that_delete_the_table_and_nothing_else(
     client: RestClient, seaweedfs: SeaweedFS
 ) -> None:
     loaded = client.loaded("shop", "orders")
@@ -61,7 +61,7 @@ def test_vended_keys_delete_the_table_and_nothing_else(
     assert keys_below(seaweedfs, other["metadata"]["location"]) == foreign
 
 
-def test_its_ways_differ_from_those_of_others(client: RestClient, seaweedfs: SeaweedFS) -> None:
+def test_nessie_differs_from_other_catalogs(client: RestClient, seaweedfs: SeaweedFS) -> None:
     loaded = client.loaded("shop", "others")
     assert "storage-credentials" not in loaded
     assert "s3.session-token-expires-at-ms" not in loaded["config"]

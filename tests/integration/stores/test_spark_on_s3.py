@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_a_table_lies_in_the_bucket(
+def test_spark_on_s3_puts_a_table_in_the_bucket(
     spark: SparkSession, lake: str, s3_catalog: str, seaweedfs: SeaweedFS
 ) -> None:
     name = new_name()
@@ -37,7 +37,7 @@ def test_a_table_lies_in_the_bucket(
     assert spark.table(f"{lake}.shop.{name}").count() == 199
 
 
-def test_spark_writes_with_vended_keys(
+def test_spark_on_s3_writes_with_vended_keys(
     spark: SparkSession,
     vending_catalog: VendingCatalog,
     fault_proxy: FaultProxy,
@@ -53,7 +53,9 @@ def test_spark_writes_with_vended_keys(
     assert set(writers) <= {vend.access_key for vend in vending_catalog.vends}
 
 
-def test_the_server_shows_no_secret_of_a_catalog(spark: SparkSession, spark_stack: Stack) -> None:
+def test_spark_on_s3_server_shows_no_secret_of_a_catalog(
+    spark: SparkSession, spark_stack: Stack
+) -> None:
     settings = {
         "credential": "id:hidden-1",
         "s3.secret-access-key": "hidden-2",
@@ -70,7 +72,7 @@ def test_the_server_shows_no_secret_of_a_catalog(spark: SparkSession, spark_stac
     assert "redaction.regex" in requests.get(f"{ui}/environment/", timeout=30).text
 
 
-def test_python_workers_know_the_failpoints_and_nothing_else(
+def test_spark_on_s3_python_workers_know_the_failpoints_and_nothing_else(
     spark: SparkSession, spark_stack: Stack
 ) -> None:
     names = ["MORAINE_FAILPOINTS", "NOT_FOR_SPARK", "MORAINE_LEDGER__URL"]

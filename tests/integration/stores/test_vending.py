@@ -51,7 +51,9 @@ def status_of(client: RestClient) -> int:
 
 
 class TestTokens:
-    def test_nobody_loads_without_one(self, vending_catalog: VendingCatalog) -> None:
+    def test_vending_catalog_loads_nothing_without_a_token(
+        self, vending_catalog: VendingCatalog
+    ) -> None:
         assert status_of(RestClient(vending_catalog.url)) == 401
         assert status_of(RestClient(vending_catalog.url, token="guessed")) == 401
         assert requests.get(f"{vending_catalog.url}/v1/config", timeout=5).status_code == 401
@@ -65,7 +67,7 @@ class TestTokens:
             ({"scope": "other"}, 400, "invalid_scope"),
         ],
     )
-    def test_are_given_only_to_the_principal(
+    def test_vending_catalog_gives_tokens_only_to_the_principal(
         self, vending_catalog: VendingCatalog, changes: dict[str, str], status: int, error: str
     ) -> None:
         right = {
@@ -76,7 +78,7 @@ class TestTokens:
         assert (answer.status_code, answer.json()["error"]) == (status, error)
         assert vending_catalog.tokens_issued == 0
 
-    def test_expire(self, vending_catalog: VendingCatalog) -> None:
+    def test_vending_catalog_tokens_expire(self, vending_catalog: VendingCatalog) -> None:
         vending_catalog.token_seconds = 0.5
         client = RestClient(vending_catalog.url, token=token_of(vending_catalog))
         assert status_of(client) == 200
@@ -85,13 +87,15 @@ class TestTokens:
         assert status_of(replace(client, token=token_of(vending_catalog))) == 200
         assert vending_catalog.tokens_issued == 2
 
-    def test_can_be_revoked(self, vending_catalog: VendingCatalog, client: RestClient) -> None:
+    def test_vending_catalog_tokens_can_be_revoked(
+        self, vending_catalog: VendingCatalog, client: RestClient
+    ) -> None:
         vending_catalog.revoke_tokens()
         assert status_of(client) == 401
 
 
 class TestKeys:
-    def test_each_is_good_for_its_prefix_alone(
+    def test_vending_catalog_keys_are_valid_for_their_prefix_alone(
         self, vending_catalog: VendingCatalog, client: RestClient, seaweedfs: SeaweedFS
     ) -> None:
         loaded = load(client)
@@ -119,7 +123,7 @@ class TestKeys:
         assert vending_catalog.loads == {TABLE: 1}
         assert {vend.prefixes for vend in vending_catalog.vends} == {(p,) for p in vended}
 
-    def test_in_the_configuration_they_are_good_for_all(
+    def test_vending_catalog_keys_in_the_configuration_are_valid_for_all(
         self, vending_catalog: VendingCatalog, client: RestClient, seaweedfs: SeaweedFS
     ) -> None:
         vending_catalog.vends_in = {"config"}
@@ -132,7 +136,7 @@ class TestKeys:
         [data_file, *_] = seaweedfs.keys_in(BUCKET, "elsewhere/vended_orders/")
         keys.get_object(Bucket=BUCKET, Key=data_file)
 
-    def test_the_stores_own_are_never_seen(
+    def test_vending_catalog_never_shows_the_stores_own_keys(
         self, vending_catalog: VendingCatalog, client: RestClient, seaweedfs: SeaweedFS
     ) -> None:
         headers = {"Authorization": f"Bearer {client.token}"}
@@ -145,7 +149,7 @@ class TestKeys:
         assert "storage-credentials" not in plain.json()
         assert len(vending_catalog.vends) == 2  # a prefix each, of the last one
 
-    def test_end_when_they_say(
+    def test_vending_catalog_keys_end_when_they_say(
         self, vending_catalog: VendingCatalog, client: RestClient, fault_proxy: FaultProxy
     ) -> None:
         vending_catalog.credential_seconds = 1.5
@@ -166,14 +170,14 @@ class TestKeys:
 
 class TestTroubles:
     @pytest.mark.parametrize("status", [401, 403, 500])
-    def test_loads_fail_as_often_as_told(
+    def test_vending_catalog_fails_loads_as_often_as_told(
         self, vending_catalog: VendingCatalog, client: RestClient, status: int
     ) -> None:
         vending_catalog.fail("load", status, times=2, after=1)
         assert [status_of(client) for _ in range(4)] == [200, status, status, 200]
         assert vending_catalog.loads == {TABLE: 4}
 
-    def test_tokens_fail(self, vending_catalog: VendingCatalog) -> None:
+    def test_vending_catalog_fails_tokens_as_told(self, vending_catalog: VendingCatalog) -> None:
         vending_catalog.fail("token", 500, times=1)
         answer = ask_for_token(
             vending_catalog.url, vending_catalog.client_id, vending_catalog.client_secret
@@ -181,13 +185,17 @@ class TestTroubles:
         assert answer.status_code == 500
         assert token_of(vending_catalog)
 
-    def test_nothing_is_vended(self, vending_catalog: VendingCatalog, client: RestClient) -> None:
+    def test_vending_catalog_vends_nothing_if_told(
+        self, vending_catalog: VendingCatalog, client: RestClient
+    ) -> None:
         vending_catalog.vend_nothing()
         loaded = load(client)
         assert "storage-credentials" not in loaded
         assert not [name for name in loaded["config"] if name.startswith("s3.")]
 
-    def test_hangs_until_healed(self, vending_catalog: VendingCatalog, client: RestClient) -> None:
+    def test_vending_catalog_hangs_until_healed(
+        self, vending_catalog: VendingCatalog, client: RestClient
+    ) -> None:
         vending_catalog.hang("load")
         headers = {"Authorization": f"Bearer {client.token}"}
         url = f"{client.url}/v1/namespaces/shop/tables/vended_orders"
@@ -196,14 +204,14 @@ class TestTroubles:
         vending_catalog.heal()
         assert status_of(client) == 200
 
-    def test_refuses_connections_and_comes_back(
+    def test_vending_catalog_refuses_connections_and_comes_back(
         self, vending_catalog: VendingCatalog, client: RestClient
     ) -> None:
         with vending_catalog.refusing(), pytest.raises(requests.ConnectionError, match="refused"):
             load(client)
         assert status_of(client) == 200
 
-    def test_a_table_becomes_another(
+    def test_vending_catalog_replaces_a_table_by_another(
         self, vending_catalog: VendingCatalog, client: RestClient
     ) -> None:
         first = load(client)

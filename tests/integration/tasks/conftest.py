@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -13,12 +13,14 @@ import pytest
 import uuid6
 from psycopg.rows import DictRow, dict_row
 
+from moraine.access.model import QualifiedName
 from moraine.errors import MoraineError
+from moraine.ledger.pools import open_pool
 from moraine.settings import Settings
 from moraine.tasks.model import Claim, NewTask, Status, Task
-from moraine.tasks.operation import Operation, Parameters, Registry
+from moraine.tasks.operation import Operation, Parameters, Registry, ResultFigure
 from moraine.tasks.service import Submission, TaskService
-from moraine.tasks.store import TaskStore, open_pool
+from moraine.tasks.store import TaskStore
 
 Database = psycopg.Connection[DictRow]
 AddTask = Callable[..., Task]
@@ -60,6 +62,10 @@ class Noop(Parameters):
     dry_run: bool = False
 
     @property
+    def table(self) -> QualifiedName:
+        return QualifiedName("demo", ("shop",), self.name)
+
+    @property
     def subject(self) -> str:
         return self.name
 
@@ -68,11 +74,12 @@ class Noop(Parameters):
         return not self.dry_run
 
 
-NOOP = Operation("NOOP", Noop, dag_id="noop")
+FIGURES = (ResultFigure("files", "Files"), ResultFigure("bytes", "Bytes"))
+NOOP = Operation("NOOP", Noop, dag_id="noop", figures=FIGURES)
 
 
 def noop(name: str = "orders", *, dry_run: bool = False, realm: str = "demo") -> Submission:
-    return Submission(NOOP, Noop(name=name, dry_run=dry_run), realm)
+    return Submission(NOOP, Noop(name=name, dry_run=dry_run), realm, "test")
 
 
 class Starts:
@@ -82,7 +89,8 @@ class Starts:
         self.started: list[tuple[str, uuid.UUID, int]] = []
         self.down = False
 
-    def launch(self, dag_id: str, task: Task) -> bool:
+    def launch(self, dag_id: str, task: Task, form: Mapping[str, Any]) -> bool:
+        del form
         if self.down:
             raise MoraineError("Airflow does not answer.")
         start = (dag_id, task.task_id, task.version)
@@ -104,7 +112,7 @@ def service(store: TaskStore, starts: Starts, tmp_path: Path) -> TaskService:
 
 
 def lose_lease(database: Database, task_id: uuid.UUID) -> None:
-    """As if the worker had gone without a word, and its time had run out."""
+    """As if the worker had died and its lease had expired."""
     database.execute(
         "UPDATE tasks SET lease_expires_ts = now() - interval '1 second' WHERE task_id = %s",
         [task_id],

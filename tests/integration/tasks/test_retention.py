@@ -10,15 +10,20 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from moraine.ledger.pools import open_pool
+from moraine.local.stack import Stack
+from moraine.migrations import upgrade
 from moraine.settings import DelegationSettings
-from moraine.storage.files import local_path, task_folder
-from moraine.tasks.model import Claim, Status
+from moraine.storage.files import local_path
+from moraine.tasks.model import Claim, Status, task_folder
 from moraine.tasks.service import TaskService
 from moraine.tasks.store import TaskStore
+from support.tasks import submit
 
 from .conftest import AddTask, Database, finish, lose_lease, noop
 
 OLD = timedelta(days=40)
+FIGURES = ["files", "bytes"]
 
 
 @pytest.mark.parametrize(
@@ -28,16 +33,16 @@ OLD = timedelta(days=40)
         "UPDATE task_history SET version = version + 1 WHERE false",
     ],
 )
-def test_history_is_append_only(
+def test_task_history_is_append_only(
     service: TaskService, store: TaskStore, database: Database, change: str
 ) -> None:
-    task = service.submit(noop())
+    task = submit(service, noop())
     with pytest.raises(psycopg.errors.RaiseException, match="append-only"):
         database.execute(change)
     assert [version.reason for version in store.history(task.task_id)] == ["submitted"]
 
 
-def test_the_ledger_knows_no_other_states(add: AddTask, database: Database) -> None:
+def test_task_ledger_knows_no_other_states(add: AddTask, database: Database) -> None:
     add()
     with pytest.raises(psycopg.errors.CheckViolation):
         database.execute("UPDATE tasks SET status = 'DONE'")
@@ -54,11 +59,10 @@ def age(database: Database, *task_ids: UUID) -> None:
 def test_retention_removes_what_ended_long_ago_and_nothing_else(
     service: TaskService, store: TaskStore, database: Database
 ) -> None:
-    names = ["succeeded", "failed", "recent", "waiting", "running", "lost", "retrying", "parent"]
-    tasks = {name: service.submit(noop(name)).task_id for name in names}
-    child = service.submit(noop("child"), parent_id=tasks["parent"]).task_id
-    for name in ("succeeded", "recent", "parent"):
-        finish(store, tasks[name], result={"files_deleted": 5, "bytes_deleted": 2**40})
+    names = ["succeeded", "failed", "recent", "waiting", "running", "lost", "retrying"]
+    tasks = {name: submit(service, noop(name)).task_id for name in names}
+    for name in ("succeeded", "recent"):
+        finish(store, tasks[name], result={"files": 5, "bytes": 2**40})
     finish(store, tasks["failed"], Status.FAILURE)
     for name in ("running", "lost", "retrying"):
         assert store.claim_one(tasks[name], "me")
@@ -70,30 +74,26 @@ def test_retention_removes_what_ended_long_ago_and_nothing_else(
     )
     age(database, *(task_id for name, task_id in tasks.items() if name != "recent"))
     lose_lease(database, tasks["lost"])
-    before = by_state(store)
+    before = by_state(store), store.figure_totals(FIGURES)
+    assert before[1] == {("NOOP", "files"): 10, ("NOOP", "bytes"): 2**41}
 
     assert service.cleanup() == 2
 
     for name, task_id in tasks.items():
         assert bool(store.get_many([task_id])) == (name not in ("succeeded", "failed")), name
         assert bool(store.history(task_id)) == (name not in ("succeeded", "failed")), name
-    assert by_state(store) == before, "what was removed is still counted"
-
-    finish(store, child)
-    before = by_state(store)
-    assert service.cleanup() == 1, "now nobody needs the parent"
-    assert store.get_many([tasks["parent"]]) == []
-    assert by_state(store) == before
+    now = by_state(store), store.figure_totals(FIGURES)
+    assert now == before, "what was removed is still counted"
 
 
 def test_retention_works_in_batches(
     service: TaskService, store: TaskStore, database: Database
 ) -> None:
-    tasks = [service.submit(noop(str(number))).task_id for number in range(7)]
+    tasks = [submit(service, noop(str(number))).task_id for number in range(7)]
     for task_id in tasks:
         service.cancel(task_id)
     age(database, *tasks)
-    assert len(store.remove_finished(timedelta(days=30), 3)) == 3
+    assert len(store.remove_finished(timedelta(days=30), 3, [])) == 3
     batched = DelegationSettings.model_validate({"task": {"cleanup_batch": 2}})
     service.settings = service.settings.model_copy(update={"delegation": batched})
     assert service.cleanup() == 4
@@ -101,10 +101,10 @@ def test_retention_works_in_batches(
     assert (total["status"], total["tasks"]) == ("FAILURE", 7)
 
 
-def test_a_tasks_folder_goes_with_it(
+def test_retention_removes_a_tasks_folder(
     service: TaskService, store: TaskStore, database: Database
 ) -> None:
-    old, new = (service.submit(noop(name)).task_id for name in ("old", "new"))
+    old, new = (submit(service, noop(name)).task_id for name in ("old", "new"))
     folders = {}
     for task_id in (old, new):
         service.cancel(task_id)
@@ -118,21 +118,43 @@ def test_a_tasks_folder_goes_with_it(
     assert (folders[new] / "inventory.parquet").exists()
 
 
-def test_totals_count_durations_and_what_was_deleted(
+def test_task_totals_count_durations_and_the_figures_that_operations_declare(
     service: TaskService, store: TaskStore, database: Database
 ) -> None:
     for name in ("a", "b"):
-        task = service.submit(noop(name))
-        finish(store, task.task_id, result={"files_deleted": 3, "bytes_deleted": 100})
+        task = submit(service, noop(name))
+        finish(store, task.task_id, result={"files": 3, "bytes": 100, "note": "x"})
     database.execute("UPDATE tasks SET received_timestamp = last_status_change_ts - interval '9 s'")
     (total,) = store.totals()
     assert (total["task_type"], total["status"], total["tasks"]) == ("NOOP", "SUCCESS", 2)
-    assert (total["files_deleted"], total["bytes_deleted"]) == (6, 200)
+    assert store.figure_totals(FIGURES) == {("NOOP", "files"): 6, ("NOOP", "bytes"): 200}
+    assert store.figure_totals(["files"]) == {("NOOP", "files"): 6}
     assert float(total["seconds"]) == pytest.approx(18)
 
 
+def test_task_totals_of_an_earlier_version_are_not_lost(postgres: Stack) -> None:
+    admin_url = postgres.postgres.admin_url
+    url = f"{admin_url.rpartition('/')[0]}/earlier_version"
+    with psycopg.connect(admin_url, autocommit=True) as admin:
+        admin.execute("CREATE DATABASE earlier_version")
+    upgrade(url, "0008")
+    with psycopg.connect(url) as ledger:
+        ledger.execute(
+            "INSERT INTO removed_task_totals VALUES "
+            "('PURGE', 'SUCCESS', 2, 3, 1, 10, 2000, 9), ('PURGE', 'FAILURE', 1, 1, 0, 4, 5, 1)"
+        )
+    upgrade(url)
+    with open_pool(url) as pool:
+        store = TaskStore(pool)
+        assert by_state(store) == {"SUCCESS": (2, 3, 1), "FAILURE": (1, 1, 0)}
+        assert store.figure_totals([]) == {
+            ("PURGE", "files_deleted"): 14,
+            ("PURGE", "bytes_deleted"): 2005,
+        }
+
+
 def by_state(store: TaskStore) -> dict[str, tuple[Any, ...]]:
-    columns = ("tasks", "attempts", "lease_losses", "files_deleted", "bytes_deleted")
+    columns = ("tasks", "attempts", "lease_losses")
     return {
         total["status"]: tuple(int(total[column]) for column in columns) for total in store.totals()
     }

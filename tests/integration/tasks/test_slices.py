@@ -23,7 +23,7 @@ SECOND = timedelta(seconds=1)
 
 @pytest.fixture
 def claim(store: TaskStore, add: AddTask) -> Claim:
-    """A task that somebody works on."""
+    """A task that a worker holds."""
     task = store.claim_one(add().task_id, "me")
     assert task is not None
     return store.start(Claim(task.task_id, task.version, "me"))
@@ -36,7 +36,7 @@ def take_over(store: TaskStore, database: Database, task_id: UUID) -> Claim:
     return store.start(Claim(task_id, task.version, "successor"))
 
 
-def test_an_executor_may_send_while_its_attempt_holds_the_task(
+def test_slice_fence_lets_an_executor_send_while_its_attempt_holds_the_task(
     store: TaskStore, database: Database, claim: Claim
 ) -> None:
     fence = pickle.loads(pickle.dumps(store.fence(claim, SECOND)))
@@ -50,7 +50,7 @@ def test_an_executor_may_send_while_its_attempt_holds_the_task(
         assert not ledger.permit()
 
 
-def test_a_cancel_stops_the_executors(store: TaskStore, claim: Claim) -> None:
+def test_slice_fence_stops_the_executors_after_a_cancel(store: TaskStore, claim: Claim) -> None:
     with FencedLedger(store.fence(claim, SECOND)) as ledger:
         assert ledger.permit()
         store.request_cancel(claim.task_id)
@@ -58,10 +58,10 @@ def test_a_cancel_stops_the_executors(store: TaskStore, claim: Claim) -> None:
         assert ledger.stopped_by is Stop.CANCELLED
 
 
-def test_nothing_is_sent_in_the_last_moments_of_a_lease_until_it_is_extended(
+def test_slice_fence_sends_nothing_at_the_end_of_a_lease_until_it_is_extended(
     store: TaskStore, database: Database, claim: Claim
 ) -> None:
-    """A request that begins now may last as long as the margin, and somebody else may be at it
+    """A request that begins now may last as long as the margin, and another worker may be at it
     by then."""
     database.execute("UPDATE tasks SET lease_expires_ts = now() + interval '5 seconds'")
     with FencedLedger(store.fence(claim, timedelta(seconds=20))) as ledger:
@@ -76,25 +76,25 @@ def test_nothing_is_sent_in_the_last_moments_of_a_lease_until_it_is_extended(
         assert answers == [True]
 
 
-def test_a_ledger_that_does_not_answer_is_not_a_lost_lease(
+def test_slice_fence_does_not_take_a_silent_ledger_for_a_lost_lease(
     store: TaskStore, database: Database, claim: Claim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
     with FencedLedger(store.fence(claim, SECOND), clock=lambda: now) as ledger:
         assert ledger.permit()
         _cut_off(database)
-        assert ledger.permit(), "the connection is made anew"
+        assert ledger.permit(), "the connection is opened again"
 
         monkeypatch.setattr(psycopg, "connect", _refuse)
         _cut_off(database)
-        assert ledger.permit(), "the lease holds for an hour, whoever answers"
+        assert ledger.permit(), "the lease holds for an hour, whether the ledger answers or not"
         now = 3600.0
         monkeypatch.setattr(slices, "_PATIENCE", 0.0)
         with pytest.raises(LedgerUnavailable):
             ledger.permit()
 
 
-def test_a_slice_that_was_begun_before_is_known_and_shut_to_whoever_began_it(
+def test_slice_begun_before_is_known_and_closed_to_the_attempt_that_began_it(
     store: TaskStore, database: Database, claim: Claim
 ) -> None:
     with FencedLedger(store.fence(claim, SECOND)) as lost:
@@ -118,7 +118,7 @@ def test_a_slice_that_was_begun_before_is_known_and_shut_to_whoever_began_it(
     assert (counts.files_done, counts.bytes_done) == (10, 1000)
 
 
-def test_totals_go_by_stage_and_are_forgotten_only_by_who_holds_the_task(
+def test_slice_totals_go_by_stage_and_are_removed_only_by_the_holder_of_the_task(
     store: TaskStore, database: Database, claim: Claim
 ) -> None:
     with FencedLedger(store.fence(claim, SECOND)) as ledger:
@@ -144,18 +144,20 @@ def test_totals_go_by_stage_and_are_forgotten_only_by_who_holds_the_task(
     assert store.slice_totals(claim.task_id) == {}
 
 
-def test_slices_go_with_their_task(store: TaskStore, add: AddTask, database: Database) -> None:
+def test_slices_are_removed_with_their_task(
+    store: TaskStore, add: AddTask, database: Database
+) -> None:
     task_id = add().task_id
     database.execute(
         "INSERT INTO task_slices (task_id, stage, slice, version) VALUES (%s, 'a', 'b', 1)",
         [task_id],
     )
     finish(store, task_id, Status.FAILURE)
-    assert store.remove_finished(timedelta(0), 10) == [task_id]
+    assert store.remove_finished(timedelta(0), 10, []) == [task_id]
     assert database.execute("SELECT * FROM task_slices").fetchall() == []
 
 
-def test_a_fence_shows_no_password(claim: Claim, store: TaskStore) -> None:
+def test_slice_fence_shows_no_password(claim: Claim, store: TaskStore) -> None:
     fence = store.fence(claim, SECOND)
     assert isinstance(fence, Fence)
     password = fence.ledger.get_secret_value().split(":")[2].split("@")[0]

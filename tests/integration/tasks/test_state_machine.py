@@ -21,9 +21,10 @@ from hypothesis.stateful import (
 )
 
 from moraine.errors import AlreadyInProgress, IllegalTransition, LeaseLost, TaskConflict
-from moraine.tasks.model import LEASED, Claim, Status, may_become
+from moraine.tasks.model import LEASED, TRANSITIONS, Claim, Status
 from moraine.tasks.service import TaskService
 from moraine.tasks.store import TaskStore
+from support.tasks import submit
 
 from .conftest import Database, lose_lease, noop
 
@@ -57,8 +58,8 @@ class Model:
         self.history.append(status)
         self.due = due
 
-    def claim(self, status: Status) -> None:
-        self.move(status)
+    def claim(self) -> None:
+        self.move(Status.ACQUIRING_RESOURCES)
         self.attempts += 1
 
 
@@ -105,7 +106,7 @@ class Ledger(RuleBasedStateMachine):
         elif to is None:
             expected = None if task.status in LEASED else LeaseLost
         else:
-            expected = None if may_become(task.status, to) else IllegalTransition
+            expected = None if to in TRANSITIONS[task.status] else IllegalTransition
         if expected is None:
             yield task
             if to is not None:
@@ -117,25 +118,15 @@ class Ledger(RuleBasedStateMachine):
     # --- What callers, workers and time do --------------------------------------------------
 
     @rule(subject=st.sampled_from(["orders", "items"]), dry_run=st.booleans())
-    def submit(self, subject: str, dry_run: bool) -> None:
+    def ask(self, subject: str, dry_run: bool) -> None:
         occupant = None if dry_run else self.occupant(subject)
         if occupant:
             with pytest.raises(AlreadyInProgress) as conflict:
-                self.service.submit(noop(subject, dry_run=dry_run))
+                submit(self.service, noop(subject, dry_run=dry_run))
             assert conflict.value.task_id == occupant.task_id
         else:
-            task = self.service.submit(noop(subject, dry_run=dry_run))
+            task = submit(self.service, noop(subject, dry_run=dry_run))
             self.tasks[task.task_id] = Model(task.task_id, subject, exclusive=not dry_run)
-
-    @rule(worker=WORKERS, limit=st.integers(1, 3), at_once=st.booleans())
-    def claim_oldest(self, worker: str, limit: int, at_once: bool) -> None:
-        status = Status.RUNNING if at_once else Status.ACQUIRING_RESOURCES
-        due = [task.task_id for task in self.tasks.values() if task.due]
-        leases = self.store.claim(worker, limit=limit, status=status)
-        assert len(leases) == min(limit, len(due))
-        for lease in leases:
-            assert lease.task_id in due
-            self._claimed(lease, status)
 
     @rule(worker=WORKERS, number=ANY)
     def claim_one(self, worker: str, number: int) -> None:
@@ -144,7 +135,9 @@ class Ledger(RuleBasedStateMachine):
             assert (claimed is not None) == task.due
             if claimed:
                 claim = Claim(task.task_id, claimed.version, worker)
-                self._claimed(claim, Status.ACQUIRING_RESOURCES)
+                task.claim()
+                assert claimed.version == task.version
+                self.claims.append(claim)
 
     @rule(number=ANY)
     def start(self, number: int) -> None:
@@ -191,34 +184,6 @@ class Ledger(RuleBasedStateMachine):
         if claim := self.some_claim(number):
             with self.fenced(claim, to=Status.SUCCESS):
                 self.store.advance(claim, Status.SUCCESS, "succeeded")
-
-    @rule(numbers=st.lists(ANY, max_size=4), worker=WORKERS, limit=st.integers(1, 2))
-    def exchange(self, numbers: list[int], worker: str, limit: int) -> None:
-        """Claims whose lease ran out are left to `claim_oldest`: either outcome is right."""
-        given = {claim for number in numbers if (claim := self.some_claim(number))}
-        claims = [claim for claim in given if not self._held(claim) or not self._held(claim).due]
-        for claim in claims:
-            held = self._held(claim)
-            if held and held.status is Status.RUNNING:
-                held.move(Status.SUCCESS)
-        due = [task.task_id for task in self.tasks.values() if task.due]
-        leases = self.store.exchange(claims, "done", worker, limit=limit)
-        assert len(leases) == min(limit, len(due))
-        for lease in leases:
-            assert lease.task_id in due
-            self._claimed(lease, Status.RUNNING)
-
-    @rule(numbers=st.lists(ANY, max_size=4))
-    def succeed_many(self, numbers: list[int]) -> None:
-        claims = {claim for number in numbers if (claim := self.some_claim(number))}
-        good = [
-            held
-            for claim in claims
-            if (held := self._held(claim)) and held.status is Status.RUNNING
-        ]
-        assert self.store.succeed_many(list(claims), "done") == len(good)
-        for task in good:
-            task.move(Status.SUCCESS)
 
     @rule(number=ANY)
     def cancel(self, number: int) -> None:
@@ -273,20 +238,12 @@ class Ledger(RuleBasedStateMachine):
             written[row["task_id"]].append((row["version"], Status(row["status"])))
         for task in self.tasks.values():
             assert written[task.task_id] == list(enumerate(task.history, start=1))
-            assert all(may_become(before, after) for before, after in pairwise(task.history))
-
-    def _claimed(self, claim: Claim, status: Status) -> None:
-        task = self.tasks[claim.task_id]
-        task.claim(status)
-        assert claim.version == task.version
-        self.claims.append(Claim(claim.task_id, claim.version, claim.owner))
-
-    def _held(self, claim: Claim) -> Model | None:
-        task = self.tasks[claim.task_id]
-        return task if task.version == claim.version else None
+            assert all(after in TRANSITIONS[before] for before, after in pairwise(task.history))
 
 
-def test_random_operations(store: TaskStore, service: TaskService, database: Database) -> None:
+def test_task_ledger_agrees_with_its_model_under_random_operations(
+    store: TaskStore, service: TaskService, database: Database
+) -> None:
     def machine() -> Ledger:
         ledger = Ledger()
         ledger.store, ledger.service, ledger.database = store, service, database

@@ -5,17 +5,21 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 
+from moraine.drops.tombstones import TombstoneStore
 from moraine.errors import AlreadyInProgress, LeaseLost, LedgerUnavailable
-from moraine.tasks.model import Claim, Status
+from moraine.ledger.pools import open_pool
+from moraine.tasks.model import Claim, Status, Task
 from moraine.tasks.service import TaskService
-from moraine.tasks.store import TaskStore, open_pool
+from moraine.tasks.store import TaskStore
+from support.tasks import submit
 from support.tcp_proxy import TcpProxy, proxied
 
 from .conftest import AddTask, Database, lose_lease, new_task, noop
@@ -53,7 +57,9 @@ def breaking_once(*, went_through: bool, meanwhile: Meanwhile = lambda: None) ->
     assert broken.is_set()
 
 
-def test_a_task_is_added_once(store: TaskStore, database: Database, went_through: bool) -> None:
+def test_task_store_adds_a_task_once(
+    store: TaskStore, database: Database, went_through: bool
+) -> None:
     given = new_task(exclusive=True)
     with breaking_once(went_through=went_through):
         task = store.add(given)
@@ -62,7 +68,9 @@ def test_a_task_is_added_once(store: TaskStore, database: Database, went_through
     assert rows == [{"task_id": given.task_id, "version": 1}]
 
 
-def test_a_task_that_another_came_before_is_still_refused(store: TaskStore, add: AddTask) -> None:
+def test_task_store_still_refuses_a_task_that_another_preceded(
+    store: TaskStore, add: AddTask
+) -> None:
     given = new_task(exclusive=True)
     with (
         pytest.raises(AlreadyInProgress),
@@ -72,7 +80,7 @@ def test_a_task_that_another_came_before_is_still_refused(store: TaskStore, add:
     assert store.get_many([given.task_id]) == []
 
 
-def test_a_task_is_claimed_once(store: TaskStore, add: AddTask, went_through: bool) -> None:
+def test_task_store_claims_a_task_once(store: TaskStore, add: AddTask, went_through: bool) -> None:
     task_id = add().task_id
     with breaking_once(went_through=went_through):
         task = store.claim_one(task_id, "me")
@@ -82,7 +90,9 @@ def test_a_task_is_claimed_once(store: TaskStore, add: AddTask, went_through: bo
     assert store.heartbeat(Claim(task_id, 2, "me")) is False
 
 
-def test_a_claim_that_another_got_is_not_taken_for_ours(store: TaskStore, add: AddTask) -> None:
+def test_task_store_does_not_take_the_claim_of_another_for_its_own(
+    store: TaskStore, add: AddTask
+) -> None:
     task_id = add().task_id
     with breaking_once(went_through=False, meanwhile=lambda: store.claim_one(task_id, "you")):
         assert store.claim_one(task_id, "me") is None
@@ -97,7 +107,7 @@ def test_a_claim_that_another_got_is_not_taken_for_ours(store: TaskStore, add: A
         (Status.FAILURE, "given up"),
     ],
 )
-def test_a_task_is_moved_once(
+def test_task_store_moves_a_task_once(
     store: TaskStore, add: AddTask, went_through: bool, status: Status, reason: str
 ) -> None:
     task_id = add().task_id
@@ -109,7 +119,9 @@ def test_a_task_is_moved_once(
     assert [version.version for version in store.history(task_id)] == [1, 2, 3, 4]
 
 
-def test_a_task_that_moved_on_after_our_write_is_not_lost(store: TaskStore, add: AddTask) -> None:
+def test_task_store_does_not_lose_a_task_that_moved_on_after_its_write(
+    store: TaskStore, add: AddTask
+) -> None:
     """Our write went through; before we can look, the next worker is already at it."""
     task_id = add().task_id
     now = datetime.now(UTC)
@@ -128,7 +140,7 @@ def test_a_task_that_moved_on_after_our_write_is_not_lost(store: TaskStore, add:
     assert (task.version, task.lease_owner) == (4, "you")
 
 
-def test_a_task_that_another_took_over_is_not_taken_for_ours(
+def test_task_store_does_not_take_a_task_taken_over_by_another_for_its_own(
     store: TaskStore, add: AddTask, database: Database
 ) -> None:
     task_id = add().task_id
@@ -143,28 +155,57 @@ def test_a_task_that_another_took_over_is_not_taken_for_ours(
     assert store.get(task_id).lease_owner == "you"
 
 
-def test_a_waiting_task_is_cancelled_once(
+def test_task_store_cancels_a_waiting_task_once(
     service: TaskService, store: TaskStore, went_through: bool
 ) -> None:
-    """Nobody held it, so no owner's name says whose write it was."""
-    task = service.submit(noop())
+    """No worker held it, so no owner's name says whose write it was."""
+    task = submit(service, noop())
     claim = Claim(task.task_id, 1, "")
     with breaking_once(went_through=went_through):
         cancelled = store.advance(claim, Status.FAILURE, "cancelled", error_code="CANCELLED")
     assert (cancelled.version, cancelled.error_code) == (2, "CANCELLED")
 
 
-def test_a_batch_is_finished_once(
-    store: TaskStore, add: AddTask, database: Database, went_through: bool
-) -> None:
-    for _ in range(3):
-        add()
-    leases = store.claim("me", limit=3, status=Status.RUNNING)
+# --- Tombstones -----------------------------------------------------------------------------
+
+
+def test_task_store_hides_a_table_once(store: TaskStore, went_through: bool) -> None:
+    tombstones = TombstoneStore(store.pool, "demo")
     with breaking_once(went_through=went_through):
-        store.succeed_many(leases, "done")
-    for task in store.get_many(lease.task_id for lease in leases):
-        assert (task.status, task.version) == (Status.SUCCESS, 3)
-    assert database.execute("SELECT count(*) AS n FROM task_history").fetchone() == {"n": 9}
+        hidden = tombstones.add("lake", ("shop",), "orders", "", uuid4())
+    assert hidden is not None, "this call hid it, on either try"
+    assert tombstones.all() == [hidden]
+
+
+def test_task_store_does_not_take_a_table_hidden_by_another_for_its_own(store: TaskStore) -> None:
+    tombstones = TombstoneStore(store.pool, "demo")
+
+    def hide() -> None:
+        assert tombstones.add("lake", ("shop",), "orders", "", uuid4())
+
+    with breaking_once(went_through=False, meanwhile=hide):
+        assert tombstones.add("lake", ("shop",), "orders", "", uuid4()) is None
+
+
+def test_task_store_shows_a_table_again_once(
+    store: TaskStore, add: AddTask, monkeypatch: pytest.MonkeyPatch, went_through: bool
+) -> None:
+    tombstones = TombstoneStore(store.pool, "demo")
+    task_id = add().task_id
+    hidden = tombstones.add("lake", ("shop",), "orders", "", task_id)
+    store.advance(Claim(task_id, 1, ""), Status.FAILURE, "cancelled")
+    run = store.get
+
+    with ExitStack() as broken:
+
+        def then_break(wanted: UUID) -> Task:
+            task = run(wanted)
+            broken.enter_context(breaking_once(went_through=went_through))
+            return task
+
+        monkeypatch.setattr(store, "get", then_break)
+        assert tombstones.lift(task_id, store) == hidden
+    assert tombstones.all() == []
 
 
 # --- The database as a whole ----------------------------------------------------------------
@@ -176,7 +217,7 @@ def way(ledger_url: str) -> Iterator[TcpProxy]:
         yield proxy
 
 
-def test_connections_that_died_while_nobody_used_them_are_no_outage(
+def test_task_store_replaces_connections_that_died_while_idle(
     store: TaskStore, add: AddTask, database: Database
 ) -> None:
     tasks = [add().task_id for _ in range(8)]
@@ -192,7 +233,7 @@ def test_connections_that_died_while_nobody_used_them_are_no_outage(
         assert store.get(task_id).version == 2
 
 
-def test_an_outage_is_told_from_a_failure(way: TcpProxy, add: AddTask) -> None:
+def test_task_store_distinguishes_an_outage_from_a_failure(way: TcpProxy, add: AddTask) -> None:
     task_id = add().task_id
     with open_pool(way.url, timeout=1) as pool:
         store = TaskStore(pool)
@@ -210,7 +251,7 @@ def test_an_outage_is_told_from_a_failure(way: TcpProxy, add: AddTask) -> None:
         _wait_for(lambda: store.get(task_id).version == 2)
 
 
-def test_a_patient_store_waits_an_outage_out(way: TcpProxy, add: AddTask) -> None:
+def test_task_store_that_is_patient_waits_until_an_outage_ends(way: TcpProxy, add: AddTask) -> None:
     task_id = add().task_id
     with open_pool(way.url, timeout=1) as pool:
         store = TaskStore(pool, patience=timedelta(seconds=60))
@@ -226,14 +267,15 @@ def test_a_patient_store_waits_an_outage_out(way: TcpProxy, add: AddTask) -> Non
         assert len(store.history(task_id)) == 3
 
 
-def test_payloads_that_a_fast_parser_refuses_are_read(store: TaskStore) -> None:
+def test_task_store_reads_payloads_that_a_fast_parser_refuses(store: TaskStore) -> None:
     deep: Any = "bottom"
     for _ in range(400):
         deep = [deep]
     task = store.add(new_task(task_payload={"deep": deep, "large": 10**400}))
     assert store.get(task.task_id).task_payload == {"deep": deep, "large": 10**400}
-    (lease,) = store.claim("me")
-    assert lease.task_payload == {"deep": deep, "large": 10**400}
+    claimed = store.claim_one(task.task_id, "me")
+    assert claimed is not None
+    assert claimed.task_payload == {"deep": deep, "large": 10**400}
 
 
 @contextmanager

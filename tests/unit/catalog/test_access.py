@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from moraine.catalog.access import TableAccess, credentials_of, spark_options
+from pydantic import SecretStr
+
+from moraine.catalog.access import TableAccess, credentials_of, spark_options, vending_options
 from moraine.catalog.client import LoadedTable
 from moraine.settings import CatalogAuthSettings, CatalogSettings
 
@@ -25,7 +27,7 @@ def loaded(config: dict[str, str], *by_prefix: dict[str, Any]) -> LoadedTable:
     return LoadedTable("m.json", {"location": "s3://b/t"}, config, by_prefix)
 
 
-def test_what_is_vended_wins_and_settings_fill_its_gaps() -> None:
+def test_storage_access_prefers_vended_properties_and_fills_gaps_from_settings() -> None:
     vended = loaded(
         {"client.region": "us-1", "s3.access-key-id": "VENDED", "s3.secret-access-key": "x"}
     )
@@ -39,7 +41,7 @@ def test_what_is_vended_wins_and_settings_fill_its_gaps() -> None:
     }
 
 
-def test_what_is_vended_for_a_prefix_has_its_gaps_filled_too() -> None:
+def test_storage_access_fills_gaps_of_a_vended_prefix_from_settings() -> None:
     secret = {"s3.secret-access-key": "x"}
     vended = loaded({}, {"prefix": "s3://b/t/", "config": secret})
     found = credentials_of(vended, CATALOG)
@@ -51,7 +53,7 @@ def test_what_is_vended_for_a_prefix_has_its_gaps_filled_too() -> None:
     }
 
 
-def test_where_nothing_is_vended_the_settings_have_it() -> None:
+def test_storage_access_comes_from_settings_where_nothing_is_vended() -> None:
     without_secrets = {"prefix": "s3://b/t/", "config": {}}
     found = credentials_of(loaded({"s3.endpoint": "http://other"}, without_secrets), CATALOG)
     assert found.prefixes == ["s3://b/t/"]
@@ -62,11 +64,11 @@ def test_where_nothing_is_vended_the_settings_have_it() -> None:
     assert "hunter" not in repr(found)
 
 
-def test_access_shows_no_secret() -> None:
+def test_storage_access_shows_no_secret() -> None:
     assert "hunter" not in repr(TableAccess(CATALOG, ("n",), "t"))
 
 
-def test_spark_without_a_principal() -> None:
+def test_spark_catalog_without_a_principal() -> None:
     assert spark_options(CatalogSettings(uri="http://c")) == {
         "type": "rest",
         "uri": "http://c",
@@ -74,14 +76,13 @@ def test_spark_without_a_principal() -> None:
     }
 
 
-def test_spark_as_an_oauth2_client_with_the_storage_of_the_settings() -> None:
+def test_spark_catalog_as_an_oauth2_client_with_the_storage_of_the_settings() -> None:
     auth = CatalogAuthSettings(kind="oauth2", client_id="me", client_secret="hunter2", scope="all")
     options = spark_options(CATALOG.model_copy(update={"auth": auth}))
     assert options == {
         "type": "rest",
         "uri": "http://c/",
         "warehouse": "w",
-        "header.X-Iceberg-Access-Delegation": "vended-credentials",
         "rest.auth.type": "oauth2",
         "credential": "me:hunter2",
         "oauth2-server-uri": "http://c/v1/oauth/tokens",
@@ -91,7 +92,13 @@ def test_spark_as_an_oauth2_client_with_the_storage_of_the_settings() -> None:
     }
 
 
-def test_spark_with_a_token() -> None:
+def test_spark_catalog_asks_for_vending_only_where_the_settings_have_no_keys() -> None:
+    without = CATALOG.model_copy(update={"storage": {"s3.endpoint": SecretStr("http://s3")}})
+    assert vending_options(without) == {"header.X-Iceberg-Access-Delegation": "vended-credentials"}
+    assert vending_options(CATALOG) == {}
+
+
+def test_spark_catalog_with_a_token() -> None:
     auth = CatalogAuthSettings(kind="bearer", token="hunter2")
     options = spark_options(CatalogSettings(uri="http://c", auth=auth))
     assert (options["rest.auth.type"], options["token"]) == ("oauth2", "hunter2")

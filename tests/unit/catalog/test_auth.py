@@ -9,14 +9,15 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from moraine.catalog import auth
-from moraine.catalog.auth import OAuthClient, TokenSource, auth_for, shared_tokens
+from moraine.catalog import oauth
+from moraine.catalog.auth import auth_for
 from moraine.catalog.client import RestCatalog
+from moraine.catalog.oauth import ClientSecret, OAuthClient, TokenSource, shared_tokens
 from moraine.errors import CatalogRefused, CatalogUnavailable
 from moraine.settings import CatalogAuthSettings, CatalogSettings
 
 if TYPE_CHECKING:
-    from conftest import Server
+    from support.told_server import Server
 
 TABLE = {"metadata-location": "m.json", "metadata": {"table-uuid": "u", "location": "file:/t"}}
 PATH = "/v1/namespaces/n/tables/t"
@@ -26,7 +27,7 @@ SECRET = "hunter2&=+ /ü"
 
 @pytest.fixture(autouse=True)
 def _no_tokens_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auth, "_sources", {})
+    monkeypatch.setattr(oauth, "_sources", {})
 
 
 class Clock:
@@ -36,8 +37,10 @@ class Clock:
         return self.now
 
 
-def client(server: Server, **changes: Any) -> OAuthClient:
-    return OAuthClient(f"{server.url}/tokens", "me", SECRET, **{"scope": "catalog", **changes})
+def client(
+    server: Server, secret: str = SECRET, *, basic: bool = False, scope: str = "catalog"
+) -> OAuthClient:
+    return OAuthClient(f"{server.url}/tokens", "me", ClientSecret(secret, basic), scope)
 
 
 def token(value: str = "one", **changes: Any) -> tuple[int, dict[str, Any]]:
@@ -49,7 +52,7 @@ def oauth2(server: Server, **changes: Any) -> CatalogSettings:
     return CatalogSettings(uri=server.url, auth=given)
 
 
-def test_the_form_has_the_client_and_the_scope(server: Server) -> None:
+def test_catalog_auth_sends_client_and_scope_in_the_form(server: Server) -> None:
     server.answers["/tokens"] = token()
     assert TokenSource(client(server)).get() == "one"
     [asked] = server.asked
@@ -66,7 +69,9 @@ def test_the_form_has_the_client_and_the_scope(server: Server) -> None:
     assert "Authorization" not in asked.headers
 
 
-def test_the_client_can_be_named_in_a_header_and_the_scope_left_out(server: Server) -> None:
+def test_catalog_auth_can_name_the_client_in_a_header_and_leave_out_the_scope(
+    server: Server,
+) -> None:
     server.answers["/tokens"] = token()
     TokenSource(client(server, basic=True, scope="")).get()
     [asked] = server.asked
@@ -85,7 +90,7 @@ def test_the_client_can_be_named_in_a_header_and_the_scope_left_out(server: Serv
         (None, 3539, 3541),
     ],
 )
-def test_a_token_is_renewed_before_it_expires(
+def test_catalog_auth_renews_a_token_before_it_expires(
     server: Server, expires_in: Any, still_good: float, renewed: float
 ) -> None:
     server.answers["/tokens"] = [token("one", expires_in=expires_in), token("two")]
@@ -99,7 +104,7 @@ def test_a_token_is_renewed_before_it_expires(
     assert len(server.asked) == 2
 
 
-def test_an_endpoint_that_is_down_does_not_hurt_while_the_token_is_good(server: Server) -> None:
+def test_catalog_auth_needs_no_endpoint_while_the_token_is_valid(server: Server) -> None:
     server.answers["/tokens"] = [token(expires_in=100), (503, {})]
     clock = Clock()
     tokens = TokenSource(client(server), clock)
@@ -111,7 +116,7 @@ def test_an_endpoint_that_is_down_does_not_hurt_while_the_token_is_good(server: 
         tokens.get()
 
 
-def test_many_threads_make_one_request(server: Server) -> None:
+def test_catalog_auth_makes_one_token_request_for_many_threads(server: Server) -> None:
     server.answers["/tokens"] = token()
     tokens = TokenSource(client(server))
     found: list[str] = []
@@ -124,7 +129,7 @@ def test_many_threads_make_one_request(server: Server) -> None:
     assert len(server.asked) == 1
 
 
-def test_only_the_token_that_was_refused_is_dropped(server: Server) -> None:
+def test_catalog_auth_drops_only_the_token_that_was_refused(server: Server) -> None:
     server.answers["/tokens"] = [token("one"), token("two"), token("three")]
     tokens = TokenSource(client(server))
     tokens.drop(tokens.get())
@@ -133,15 +138,15 @@ def test_only_the_token_that_was_refused_is_dropped(server: Server) -> None:
     assert tokens.get() == "two"
 
 
-def test_catalogs_share_the_tokens_of_a_client_but_not_those_of_another(server: Server) -> None:
+def test_catalog_auth_shares_tokens_between_catalogs_of_one_client_only(server: Server) -> None:
     assert shared_tokens(client(server)) is shared_tokens(client(server))
     others = [client(server, scope="other"), client(server, basic=True)]
-    others.append(OAuthClient(f"{server.url}/tokens", "me", "guessed", "catalog"))
+    others.append(client(server, "guessed"))
     for other in others:
         assert shared_tokens(other) is not shared_tokens(client(server))
 
 
-def test_the_catalogs_own_endpoint_is_the_default(server: Server) -> None:
+def test_catalog_auth_uses_the_catalogs_own_endpoint_by_default(server: Server) -> None:
     server.answers |= {OWN_ENDPOINT: token(), PATH: (200, TABLE)}
     for _ in range(3):
         RestCatalog(oauth2(server)).load_table(["n"], "t")
@@ -150,14 +155,14 @@ def test_the_catalogs_own_endpoint_is_the_default(server: Server) -> None:
     assert sent == {"Bearer one"}
 
 
-def test_another_endpoint_can_be_named(server: Server) -> None:
+def test_catalog_auth_uses_another_endpoint_if_the_settings_name_one(server: Server) -> None:
     server.answers |= {"/realm/token": token(), PATH: (200, TABLE)}
     RestCatalog(oauth2(server, token_uri=f"{server.url}/realm/token")).load_table(["n"], "t")
     assert len(server.asked_for("/realm/token")) == 1
 
 
 @pytest.mark.parametrize("status", [401, 419])
-def test_a_refused_token_is_replaced_once(server: Server, status: int) -> None:
+def test_catalog_auth_replaces_a_refused_token_once(server: Server, status: int) -> None:
     server.answers |= {
         OWN_ENDPOINT: [token("one"), token("two"), token("three")],
         PATH: [(status, {"error": {"message": "expired"}}), (200, TABLE)],
@@ -191,7 +196,7 @@ def test_a_refused_token_is_replaced_once(server: Server, status: int) -> None:
         ((401, {"error_description": f"not {SECRET}"}), CatalogRefused, r"not \*\*\*"),
     ],
 )
-def test_what_the_endpoint_says_instead_of_a_token(
+def test_catalog_auth_reports_what_the_endpoint_answers_instead_of_a_token(
     server: Server, answer: Any, error: type[Exception], says: str
 ) -> None:
     server.answers[OWN_ENDPOINT] = answer
@@ -202,7 +207,7 @@ def test_what_the_endpoint_says_instead_of_a_token(
     assert server.asked_for(PATH) == []
 
 
-def test_an_endpoint_that_is_not_there_is_an_outage(server: Server) -> None:
+def test_catalog_auth_reports_an_unreachable_endpoint_as_an_outage(server: Server) -> None:
     settings = oauth2(server, token_uri="http://127.0.0.1:1/token")
     with pytest.raises(CatalogUnavailable, match=r"127\.0\.0\.1:1/token did not answer"):
         RestCatalog(settings).load_table(["n"], "t")
@@ -217,14 +222,14 @@ def test_an_endpoint_that_is_not_there_is_an_outage(server: Server) -> None:
         ({"kind": "oauth2", "client_secret": "hunter2"}, "a client id"),
     ],
 )
-def test_half_a_principal_is_refused(given: dict[str, str], says: str) -> None:
+def test_catalog_auth_refuses_half_a_principal(given: dict[str, str], says: str) -> None:
     settings = CatalogSettings(uri="http://catalog", auth=CatalogAuthSettings(**given))
     with pytest.raises(CatalogRefused, match=says) as caught:
         auth_for(settings)
     assert "hunter2" not in str(caught.value)
 
 
-def test_nothing_is_sent_for_none_not_even_what_netrc_has(
+def test_catalog_auth_without_a_principal_sends_nothing_not_even_from_netrc(
     server: Server, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     netrc = tmp_path / "netrc"
@@ -237,7 +242,7 @@ def test_nothing_is_sent_for_none_not_even_what_netrc_has(
     assert sent == [None, None, None, "Bearer one", "Bearer one"]
 
 
-def test_no_secret_is_in_a_repr(server: Server) -> None:
+def test_catalog_auth_shows_no_secret_in_its_repr(server: Server) -> None:
     server.answers["/tokens"] = token("hunter3")
     tokens = TokenSource(client(server))
     tokens.get()
@@ -245,7 +250,7 @@ def test_no_secret_is_in_a_repr(server: Server) -> None:
     assert "hunter" not in " ".join(shown)
 
 
-def test_a_slow_renewal_does_not_hold_up_those_whose_token_is_good(server: Server) -> None:
+def test_catalog_auth_does_not_delay_valid_tokens_during_a_slow_renewal(server: Server) -> None:
     server.answers["/tokens"] = token()
     tokens = TokenSource(client(server))
     tokens.get()

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from moraine.catalog import client
-from moraine.catalog.client import LoadedTable, MetadataMissing, RestCatalog, table_locations
-from moraine.errors import CatalogRefused, CatalogUnavailable, TableNotFound
+from moraine.catalog.client import MetadataMissing, RestCatalog
+from moraine.errors import CatalogRefused, CatalogUnavailable, MoraineError, TableNotFound
 from moraine.settings import CatalogAuthSettings, CatalogSettings
 
 if TYPE_CHECKING:
-    from conftest import Server
+    from support.told_server import Server
 
 TABLE = {"metadata-location": "m.json", "metadata": {"table-uuid": "u", "location": "file:/t"}}
 PATH = "/v1/namespaces/n/tables/t"
@@ -23,7 +23,7 @@ def catalog(server: Server) -> RestCatalog:
     return RestCatalog(CatalogSettings(uri=f"{server.url}/"))
 
 
-def test_a_table_is_loaded_with_the_advertised_prefix_and_separator(
+def test_catalog_client_loads_a_table_with_the_advertised_prefix_and_separator(
     catalog: RestCatalog, server: Server
 ) -> None:
     server.answers["/v1/config"] = (
@@ -40,7 +40,7 @@ def test_a_table_is_loaded_with_the_advertised_prefix_and_separator(
     assert (table.uuid, table.location, table.metadata_location) == ("u", "file:/t", "m.json")
 
 
-def test_credentials_are_asked_for_only_where_they_are_wanted(
+def test_catalog_client_asks_for_credentials_only_where_they_are_wanted(
     catalog: RestCatalog, server: Server
 ) -> None:
     server.answers[PATH] = (200, TABLE)
@@ -52,7 +52,9 @@ def test_credentials_are_asked_for_only_where_they_are_wanted(
     assert (first.query, second.query) == ("snapshots=all", "snapshots=refs")
 
 
-def test_what_is_vended_is_kept_and_never_shown(catalog: RestCatalog, server: Server) -> None:
+def test_catalog_client_keeps_vended_credentials_and_never_shows_them(
+    catalog: RestCatalog, server: Server
+) -> None:
     vended = {"prefix": "s3://b/t/", "config": {"s3.secret-access-key": "hunter2"}}
     server.answers[PATH] = (
         200,
@@ -65,11 +67,35 @@ def test_what_is_vended_is_kept_and_never_shown(catalog: RestCatalog, server: Se
 
 
 @pytest.mark.parametrize("nothing", [{}, {"config": None, "storage-credentials": None}])
-def test_a_catalog_may_vend_nothing(
+def test_catalog_client_accepts_a_catalog_that_vends_nothing(
     catalog: RestCatalog, server: Server, nothing: dict[str, Any]
 ) -> None:
     server.answers[PATH] = (200, {**TABLE, **nothing})
     assert not catalog.load_table(["n"], "t").credentials.vended
+
+
+def test_catalog_client_asks_for_the_table_alone_if_vending_is_refused(
+    catalog: RestCatalog, server: Server
+) -> None:
+    refusal = (400, {"error": {"message": "no credentials", "type": "BadRequestException"}})
+    server.answers[PATH] = [refusal, (200, TABLE)]
+    assert not catalog.load_table(["n"], "t", snapshots="refs").credentials.vended
+    first, second = server.asked_for(PATH)
+    assert "X-Iceberg-Access-Delegation" in first.headers
+    assert "X-Iceberg-Access-Delegation" not in second.headers
+    assert first.query == second.query == "snapshots=refs"
+
+
+def test_catalog_client_does_not_repeat_a_request_refused_without_vending(
+    catalog: RestCatalog, server: Server
+) -> None:
+    server.answers[PATH] = (400, {"error": {"message": "no such luck"}})
+    with pytest.raises(CatalogRefused, match="no such luck"):
+        catalog.load_table(["n"], "t", vend=False)
+    assert len(server.asked_for(PATH)) == 1
+    with pytest.raises(CatalogRefused, match="no such luck"):
+        catalog.load_table(["n"], "t")
+    assert len(server.asked_for(PATH)) == 3
 
 
 @pytest.mark.parametrize(
@@ -84,15 +110,18 @@ def test_a_catalog_may_vend_nothing(
         (503, CatalogUnavailable),
     ],
 )
-def test_refusals_and_outages_are_told_apart(
-    catalog: RestCatalog, server: Server, status: int, error: type[Exception]
+def test_catalog_client_translates_errors_to_refusals_and_outages(
+    catalog: RestCatalog, server: Server, status: int, error: type[MoraineError]
 ) -> None:
     server.answers[PATH] = (status, {"error": {"message": "no such luck"}})
-    with pytest.raises(error, match="no such luck"):
+    with pytest.raises(error) as caught:
         catalog.load_table(["n"], "t")
+    # What is not there is told in our own words; the catalog's are among the details.
+    words = caught.value.details if status == 404 else str(caught.value)
+    assert "no such luck" in words
 
 
-def test_a_table_without_its_metadata_is_told_from_one_that_is_not_there(
+def test_catalog_client_distinguishes_missing_metadata_from_a_missing_table(
     catalog: RestCatalog, server: Server
 ) -> None:
     server.answers[PATH] = (404, {"error": {"message": "x", "type": "NotFoundException"}})
@@ -105,7 +134,7 @@ def test_a_table_without_its_metadata_is_told_from_one_that_is_not_there(
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[1]", b'"text"', b"[" * 100_000, b"\xff\xfe"])
-def test_an_answer_that_is_no_json_object_is_an_outage(
+def test_catalog_client_reports_an_answer_that_is_no_json_object_as_an_outage(
     catalog: RestCatalog, server: Server, body: bytes
 ) -> None:
     server.answers[PATH] = (200, body)
@@ -122,7 +151,7 @@ def test_an_answer_that_is_no_json_object_is_an_outage(
         {**TABLE, "metadata": {"table-uuid": "u"}},
     ],
 )
-def test_a_table_that_is_sent_by_halves_is_refused(
+def test_catalog_client_refuses_an_incomplete_table(
     catalog: RestCatalog, server: Server, body: dict[str, Any]
 ) -> None:
     server.answers[PATH] = (200, body)
@@ -130,27 +159,29 @@ def test_a_table_that_is_sent_by_halves_is_refused(
         catalog.load_table(["n"], "t")
 
 
-def test_an_answer_has_a_largest_size(
+def test_catalog_client_limits_the_size_of_an_answer(
     catalog: RestCatalog, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(client, "_MAX_BYTES", 1 << 20)
     server.answers[PATH] = (200, {**TABLE, "more": "x" * (1 << 20)})
     with pytest.raises(CatalogRefused, match="more than 1 MiB"):
         catalog.load_table(["n"], "t")
 
 
-def test_a_catalog_that_is_not_there_is_an_outage() -> None:
+def test_catalog_client_reports_an_unreachable_catalog_as_an_outage() -> None:
     with pytest.raises(CatalogUnavailable, match=r"127\.0\.0\.1:1"):
         RestCatalog(CatalogSettings(uri="http://127.0.0.1:1")).load_table(["n"], "t")
 
 
-def test_a_wrong_address_is_no_missing_table(catalog: RestCatalog, server: Server) -> None:
+def test_catalog_client_distinguishes_a_wrong_address_from_a_missing_table(
+    catalog: RestCatalog, server: Server
+) -> None:
     del server.answers["/v1/config"]
     with pytest.raises(CatalogRefused, match="Check the catalog's uri and warehouse"):
         catalog.load_table(["n"], "t")
 
 
-def test_a_catalog_that_repeats_the_token_does_not_make_it_known(server: Server) -> None:
+def test_catalog_client_hides_a_token_that_the_catalog_repeats(server: Server) -> None:
     auth = CatalogAuthSettings(kind="bearer", token="hunter2")
     server.answers["/v1/config"] = (401, {"error": {"message": "who is hunter2?"}})
     with pytest.raises(CatalogRefused, match=r"who is \*\*\*\?"):
@@ -158,7 +189,7 @@ def test_a_catalog_that_repeats_the_token_does_not_make_it_known(server: Server)
     assert server.asked[0].headers["Authorization"] == "Bearer hunter2"
 
 
-def test_lists_are_read_page_by_page(catalog: RestCatalog, server: Server) -> None:
+def test_catalog_client_reads_lists_page_by_page(catalog: RestCatalog, server: Server) -> None:
     server.answers["/v1/namespaces/n/tables"] = [
         (200, {"identifiers": [{"namespace": ["n"], "name": "a"}], "next-page-token": "2"}),
         (200, {"identifiers": [{"namespace": ["n"], "name": "b"}], "next-page-token": None}),
@@ -170,7 +201,9 @@ def test_lists_are_read_page_by_page(catalog: RestCatalog, server: Server) -> No
     ]
 
 
-def test_a_server_that_repeats_itself_is_left_alone(catalog: RestCatalog, server: Server) -> None:
+def test_catalog_client_ends_a_listing_when_a_page_token_repeats(
+    catalog: RestCatalog, server: Server
+) -> None:
     page = {"identifiers": [{"name": "a"}], "next-page-token": "same"}
     server.answers["/v1/namespaces/n/tables"] = (200, page)
     assert list(catalog.list_tables(["n"])) == ["a", "a"]
@@ -180,27 +213,9 @@ def test_a_server_that_repeats_itself_is_left_alone(catalog: RestCatalog, server
 
 
 @pytest.mark.parametrize("listed", [{"identifiers": "ab"}, {"identifiers": ["ab"]}])
-def test_a_list_that_is_none_is_an_outage(
+def test_catalog_client_reports_a_malformed_list_as_an_outage(
     catalog: RestCatalog, server: Server, listed: dict[str, Any]
 ) -> None:
     server.answers["/v1/namespaces/n/tables"] = (200, listed)
     with pytest.raises(CatalogUnavailable, match="identifiers"):
         list(catalog.list_tables(["n"]))
-
-
-def test_locations_of_a_table() -> None:
-    properties = {
-        "write.data.path": "s3://b/data",
-        "write.metadata.path": "s3://b/metadata",
-        "write.object-storage.path": "s3://b/objects",
-        "write.folder-storage.path": "",
-        "write.format.default": "parquet",
-    }
-    table = LoadedTable("m.json", {"location": "s3://b/t", "properties": properties})
-    assert table_locations(table) == [
-        "s3://b/t",
-        "s3://b/data",
-        "s3://b/metadata",
-        "s3://b/objects",
-    ]
-    assert table_locations(LoadedTable("m.json", {"location": "s3://b/t"})) == ["s3://b/t"]

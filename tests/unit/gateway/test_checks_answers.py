@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from moraine.gateway.checks import answer_of, check
-from moraine.gateway.model import Operation, Target, Verdict
+from moraine.gateway.model import Verdict
+from moraine.iceberg.endpoints import Endpoint
+from moraine.iceberg.model import Identifier
 from support.iceberg_bodies import (
     ASKED_VIEW,
     CREATE_SIMPLE,
@@ -42,30 +44,30 @@ COMMIT = {"updates": [KEEP_OWNER]}
 
 
 @pytest.mark.parametrize(
-    ("operation", "target", "body", "fields"),
+    ("endpoint", "target", "body", "fields"),
     [
         (
-            Operation.CREATE_TABLE,
+            Endpoint.CREATE_TABLE,
             NAMESPACE,
             CREATE_SIMPLE,
             {*COMMITTED, "config", "storage-credentials"},
         ),
         (
-            Operation.REGISTER_TABLE,
+            Endpoint.REGISTER_TABLE,
             NAMESPACE,
             REGISTRATION,
             {*COMMITTED, "config", "storage-credentials"},
         ),
-        (Operation.COMMIT_TABLE, TABLE, COMMIT, COMMITTED),
-        (Operation.CREATE_VIEW, NAMESPACE, ASKED_VIEW, {*COMMITTED, "config"}),
-        (Operation.REGISTER_VIEW, NAMESPACE, VIEW_REGISTRATION, {*COMMITTED, "config"}),
-        (Operation.REPLACE_VIEW, VIEW, COMMIT, {*COMMITTED, "config"}),
+        (Endpoint.COMMIT_TABLE, TABLE, COMMIT, COMMITTED),
+        (Endpoint.CREATE_VIEW, NAMESPACE, ASKED_VIEW, {*COMMITTED, "config"}),
+        (Endpoint.REGISTER_VIEW, NAMESPACE, VIEW_REGISTRATION, {*COMMITTED, "config"}),
+        (Endpoint.REPLACE_VIEW, VIEW, COMMIT, {*COMMITTED, "config"}),
     ],
 )
 def test_the_answer_is_what_the_catalog_loads(
-    operation: Operation, target: Target, body: Json, fields: set[str]
+    endpoint: Endpoint, target: Identifier, body: Json, fields: set[str]
 ) -> None:
-    made = intent(operation, target, body)
+    made = intent(endpoint, target, body)
     present = LOADED_VIEW if made.targets == (VIEW,) else LOADED_TABLE
     state = {made.targets[0]: present}
     assert check(made, state) is Verdict.APPLIED
@@ -77,7 +79,7 @@ def test_the_answer_is_what_the_catalog_loads(
 
 
 def test_a_load_without_credentials_makes_an_answer_without() -> None:
-    made = intent(Operation.CREATE_TABLE, NAMESPACE, CREATE_SIMPLE)
+    made = intent(Endpoint.CREATE_TABLE, NAMESPACE, CREATE_SIMPLE)
     present = {"metadata-location": FILE, "metadata": table_metadata()}
 
     assert answer_of(made, {TABLE: present}).body == present
@@ -85,9 +87,9 @@ def test_a_load_without_credentials_makes_an_answer_without() -> None:
 
 def test_the_answers_about_namespaces() -> None:
     present = {"namespace": ["sales"], "properties": {"owner": "bo", "location": "s3://x"}}
-    create = intent(Operation.CREATE_NAMESPACE, ROOT, {"namespace": ["sales"]})
+    create = intent(Endpoint.CREATE_NAMESPACE, ROOT, {"namespace": ["sales"]})
     changes = {"updates": {"owner": "bo"}, "removals": ["old", "older"]}
-    update = intent(Operation.UPDATE_NAMESPACE, NAMESPACE, changes)
+    update = intent(Endpoint.UPDATE_NAMESPACE, NAMESPACE, changes)
 
     created, updated = (answer_of(made, {NAMESPACE: present}) for made in (create, update))
 
@@ -99,20 +101,24 @@ def test_the_answers_about_namespaces() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "target", "body"),
+    ("endpoint", "target", "body"),
     [
-        (Operation.DROP_TABLE, TABLE, {}),
-        (Operation.DROP_VIEW, VIEW, {}),
-        (Operation.DROP_NAMESPACE, NAMESPACE, {}),
-        (Operation.RENAME_TABLE, ROOT, RENAME),
-        (Operation.RENAME_VIEW, ROOT, RENAME),
-        (Operation.COMMIT_TRANSACTION, ROOT, {"table-changes": []}),
+        (Endpoint.DROP_TABLE, TABLE, {}),
+        (Endpoint.DROP_VIEW, VIEW, {}),
+        (Endpoint.DROP_NAMESPACE, NAMESPACE, {}),
+        (Endpoint.RENAME_TABLE, ROOT, RENAME),
+        (Endpoint.RENAME_VIEW, ROOT, RENAME),
+        (
+            Endpoint.COMMIT_TRANSACTION,
+            ROOT,
+            {"table-changes": [{"identifier": {"namespace": ["n"], "name": "t"}, "updates": []}]},
+        ),
     ],
 )
 def test_the_answer_to_what_leaves_nothing_to_show(
-    operation: Operation, target: Target, body: Json
+    endpoint: Endpoint, target: Identifier, body: Json
 ) -> None:
-    made = intent(operation, target, body)
+    made = intent(endpoint, target, body)
 
     answer = answer_of(made, dict.fromkeys(made.targets))
 
@@ -120,7 +126,7 @@ def test_the_answer_to_what_leaves_nothing_to_show(
 
 
 def test_there_is_no_answer_without_what_it_shows() -> None:
-    made = intent(Operation.CREATE_TABLE, NAMESPACE, CREATE_SIMPLE)
+    made = intent(Endpoint.CREATE_TABLE, NAMESPACE, CREATE_SIMPLE)
 
-    with pytest.raises(LookupError, match=r"sales\.orders is not there"):
+    with pytest.raises(LookupError, match=r"sales\.orders does not exist"):
         answer_of(made, {TABLE: None})

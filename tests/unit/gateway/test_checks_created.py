@@ -12,7 +12,8 @@ from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import SortOrder
 
 from moraine.gateway.checks import answer_of, check
-from moraine.gateway.model import Operation, Verdict
+from moraine.gateway.model import Verdict
+from moraine.iceberg.endpoints import Endpoint
 from support.iceberg_bodies import (
     ASKED_VIEW,
     CREATE_SIMPLE,
@@ -41,7 +42,7 @@ APPLIED, NOT_APPLIED, INCOMPATIBLE = Verdict
 
 # --- Creating tables ------------------------------------------------------------------------
 
-# Ids as a client makes them up; a server numbers the columns anew, from the outside in.
+# Ids as a client generates them; a server renumbers the columns, from the outside in.
 ASKED_SCHEMA = {
     "type": "struct",
     "schema-id": 5,
@@ -97,7 +98,7 @@ def created(asked: Json = ASKED) -> Json:
 
 def check_table(asked: Json, metadata: Json | None, **before: Any) -> Verdict:
     state = {TABLE: loaded(metadata) if metadata is not None else None}
-    return check(intent(Operation.CREATE_TABLE, NAMESPACE, asked, **before), state)
+    return check(intent(Endpoint.CREATE_TABLE, NAMESPACE, asked, **before), state)
 
 
 def test_a_created_table_is_known_though_all_its_ids_are_others() -> None:
@@ -208,7 +209,7 @@ def test_partitions_and_sorting_by_default_are_none() -> None:
 
 def check_view(asked: Json, metadata: Json | None, **before: Any) -> Verdict:
     state = {VIEW: loaded(metadata) if metadata is not None else None}
-    return check(intent(Operation.CREATE_VIEW, NAMESPACE, asked, **before), state)
+    return check(intent(Endpoint.CREATE_VIEW, NAMESPACE, asked, **before), state)
 
 
 def test_a_created_view_is_known_though_the_server_dates_and_numbers_it() -> None:
@@ -266,11 +267,11 @@ def test_creating_a_namespace(present: Json | None, before: Json, expected: Verd
         NAMESPACE: None if present is None else {"namespace": ["sales"], "properties": present}
     }
 
-    assert check(intent(Operation.CREATE_NAMESPACE, ROOT, body, **before), state) is expected
+    assert check(intent(Endpoint.CREATE_NAMESPACE, ROOT, body, **before), state) is expected
 
 
 def test_a_namespace_of_a_catalog_without_properties() -> None:
-    made = intent(Operation.CREATE_NAMESPACE, ROOT, {"namespace": ["sales"]})
+    made = intent(Endpoint.CREATE_NAMESPACE, ROOT, {"namespace": ["sales"]})
     state = {NAMESPACE: {"namespace": ["sales"], "properties": None}}
 
     assert check(made, state) is APPLIED
@@ -304,14 +305,14 @@ def test_registering_a_table(
 ) -> None:
     body = {"name": "orders", "metadata-location": FILE, "overwrite": overwrite}
 
-    made = intent(Operation.REGISTER_TABLE, NAMESPACE, body, **before)
+    made = intent(Endpoint.REGISTER_TABLE, NAMESPACE, body, **before)
 
     assert check(made, {TABLE: present}) is expected
 
 
 def test_registering_a_view() -> None:
     body = {"name": "totals", "metadata-location": FILE}
-    made = intent(Operation.REGISTER_VIEW, NAMESPACE, body)
+    made = intent(Endpoint.REGISTER_VIEW, NAMESPACE, body)
 
     assert check(made, {VIEW: None}) is NOT_APPLIED
     assert check(made, {VIEW: loaded(view_metadata(), FILE)}) is APPLIED

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import copy
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
-from moraine.gateway.config import advertise, iso_duration, keep_clients_here
+from moraine.gateway.errors import WrongWarehouse
 from moraine.gateway.upstream import Upstream
+from moraine.iceberg.config import ServerConfig, with_lifetime, with_uri
 from moraine.settings import CatalogSettings
+from moraine.settings.limits import GatewayLimitSettings
 
 OWN = "https://gateway.example/catalog/prod"
 HALF_AN_HOUR = timedelta(minutes=30)
@@ -26,7 +30,7 @@ HALF_AN_HOUR = timedelta(minutes=30)
     ],
 )
 def test_durations_in_iso_8601(duration: timedelta, words: str) -> None:
-    assert iso_duration(duration) == words
+    assert with_lifetime({}, duration)["idempotency-key-lifetime"] == words
 
 
 def test_keys_are_advertised_in_both_places_and_all_else_is_kept() -> None:
@@ -38,7 +42,7 @@ def test_keys_are_advertised_in_both_places_and_all_else_is_kept() -> None:
         "something-new": {"a": [1]},
     }
     before = copy.deepcopy(config)
-    assert advertise(config, HALF_AN_HOUR) == {
+    assert with_lifetime(config, HALF_AN_HOUR) == {
         **before,
         "idempotency-key-lifetime": "PT30M",
         "properties": {
@@ -52,7 +56,7 @@ def test_keys_are_advertised_in_both_places_and_all_else_is_kept() -> None:
 
 @pytest.mark.parametrize("config", [{}, {"properties": None}, {"properties": []}])
 def test_properties_that_are_missing_or_none(config: dict[str, Any]) -> None:
-    advertised = advertise(config, HALF_AN_HOUR)
+    advertised = with_lifetime(config, HALF_AN_HOUR)
     assert advertised["idempotency-key-lifetime"] == "PT30M"
     assert advertised["properties"] == {
         "idempotency-key-supported": "true",
@@ -65,14 +69,16 @@ def test_a_catalogs_own_promise_does_not_survive() -> None:
         "idempotency-key-lifetime": "P7D",
         "properties": {"idempotency-key-supported": "false", "idempotency-key-lifetime": "P7D"},
     }
-    advertised = advertise(theirs, HALF_AN_HOUR)
+    advertised = with_lifetime(theirs, HALF_AN_HOUR)
     assert advertised["idempotency-key-lifetime"] == "PT30M"
     assert advertised["properties"]["idempotency-key-supported"] == "true"
     assert advertised["properties"]["idempotency-key-lifetime"] == "PT30M"
 
 
 def upstream(uri: str = "http://catalog:8181/api", warehouse: str = "") -> Upstream:
-    return Upstream("prod", CatalogSettings(uri=uri, warehouse=warehouse), None)  # type: ignore[arg-type]
+    unused = SimpleNamespace(limits=GatewayLimitSettings())
+    settings = CatalogSettings(uri=uri, warehouse=warehouse)
+    return Upstream("prod", settings, unused)  # type: ignore[arg-type]
 
 
 def test_an_address_that_leads_past_the_gateway_is_replaced() -> None:
@@ -81,7 +87,7 @@ def test_an_address_that_leads_past_the_gateway_is_replaced() -> None:
         "overrides": {"uri": "http://catalog:8181/api", "prefix": "p"},
         "endpoints": ["x"],
     }
-    assert keep_clients_here(config, upstream().is_own_address, OWN) == {
+    assert with_uri(config, OWN, upstream().is_own_address) == {
         "defaults": {"uri": OWN, "a": "b"},
         "overrides": {"uri": OWN, "prefix": "p"},
         "endpoints": ["x"],
@@ -94,12 +100,12 @@ def test_an_address_that_leads_past_the_gateway_is_replaced() -> None:
 )
 def test_another_address_is_none_of_its_business(uri: str) -> None:
     config = {"overrides": {"uri": uri}}
-    assert keep_clients_here(config, upstream().is_own_address, OWN) == config
+    assert with_uri(config, OWN, upstream().is_own_address) == config
 
 
 @pytest.mark.parametrize("config", [{}, {"overrides": None}, {"defaults": [], "overrides": {}}])
 def test_a_config_without_layers(config: dict[str, Any]) -> None:
-    assert keep_clients_here(config, upstream().is_own_address, OWN) == config
+    assert with_uri(config, OWN, upstream().is_own_address) == config
 
 
 @pytest.mark.parametrize(
@@ -107,30 +113,35 @@ def test_a_config_without_layers(config: dict[str, Any]) -> None:
     [
         ("", "warehouse=s3://lake/w"),
         ("a=b", "a=b&warehouse=s3://lake/w"),
-        ("warehouse=mine", "warehouse=mine"),
-        ("a=b&warehouse=", "a=b&warehouse="),
+        ("a=b&warehouse=", "a=b&warehouse=s3://lake/w"),
+        ("warehouse=s3%3A%2F%2Flake%2Fw&a=", "a=&warehouse=s3://lake/w"),
     ],
 )
-def test_a_client_that_names_no_warehouse_gets_that_of_the_settings(query: str, sent: str) -> None:
-    assert upstream(warehouse="s3://lake/w").config_query(query).replace("%3A", ":") == sent
+def test_the_warehouse_of_the_settings_is_asked_for(query: str, sent: str) -> None:
+    asked = upstream(warehouse="s3://lake/w").config_query(query)
+    assert unquote(asked) == sent
     assert upstream().config_query(query) == query
 
 
 @pytest.mark.parametrize(
-    ("config", "separator"),
+    "query", ["warehouse=mine", "%77arehouse=mine", "warehouse=s3://lake/w&warehouse=mine"]
+)
+def test_another_warehouse_is_refused(query: str) -> None:
+    with pytest.raises(WrongWarehouse, match="s3://lake/w"):
+        upstream(warehouse="s3://lake/w").config_query(query)
+    assert upstream().config_query(query) == query
+
+
+@pytest.mark.parametrize(
+    ("config", "properties"),
     [
-        ({}, "%1F"),
-        ({"overrides": {"namespace-separator": "%2E"}}, "%2E"),
-        ({"defaults": {"namespace-separator": "%2E"}}, "%2E"),
-        (
-            {"defaults": {"namespace-separator": "a"}, "overrides": {"namespace-separator": "b"}},
-            "b",
-        ),
-        ({"overrides": {"namespace-separator": None}}, "%1F"),
-        ({"overrides": None}, "%1F"),
+        ({}, {}),
+        ({"overrides": {"prefix": "p"}}, {"prefix": "p"}),
+        ({"defaults": {"prefix": "p", "a": 1}}, {"prefix": "p", "a": "1"}),
+        ({"defaults": {"prefix": "a"}, "overrides": {"prefix": "b"}}, {"prefix": "b"}),
+        ({"overrides": {"prefix": None}}, {}),
+        ({"overrides": None, "defaults": []}, {}),
     ],
 )
-def test_the_separator_that_clients_are_told(config: dict[str, Any], separator: str) -> None:
-    one = upstream()
-    one.learn(config)
-    assert one._separator == separator
+def test_what_a_client_takes_from_it(config: dict[str, Any], properties: dict[str, str]) -> None:
+    assert ServerConfig.from_json(config).merged({}) == properties

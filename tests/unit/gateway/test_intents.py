@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from moraine.gateway.bodies import MalformedBody
 from moraine.gateway.checks import check
-from moraine.gateway.intents import MalformedBody, intent_of
-from moraine.gateway.model import Intent, Kind, Operation, Target, Verdict
+from moraine.gateway.intents import intent_of
+from moraine.gateway.model import Intent, Verdict
+from moraine.iceberg.endpoints import OPERATION_IDS, Endpoint
+from moraine.iceberg.model import Identifier, ObjectKind
 from support.iceberg_bodies import (
     DAY_SPEC,
     NAMESPACE,
@@ -25,7 +28,7 @@ from support.iceberg_bodies import (
 
 Json = dict[str, Any]
 
-OTHER_TABLE = Target(Kind.TABLE, ("a", "b"), "t")
+OTHER_TABLE = Identifier(ObjectKind.TABLE, ("a", "b"), "t")
 IDENTIFIER = {"namespace": ["sales"], "name": "orders"}
 OTHER_IDENTIFIER = {"namespace": ["a", "b"], "name": "t"}
 COMMIT = {
@@ -33,37 +36,37 @@ COMMIT = {
     "updates": [{"action": "set-properties", "updates": {"a": "1"}}],
 }
 
-# Of every operation: what its path names, a good body, and what it is about.
-REQUESTS: dict[Operation, tuple[Target, Json, tuple[Target, ...]]] = {
-    Operation.CREATE_NAMESPACE: (
+# Of every endpoint: what its path names, a good body, and what it is about.
+REQUESTS: dict[Endpoint, tuple[Identifier, Json, tuple[Identifier, ...]]] = {
+    Endpoint.CREATE_NAMESPACE: (
         ROOT,
         {"namespace": ["sales"], "properties": {"owner": "ana"}},
         (NAMESPACE,),
     ),
-    Operation.DROP_NAMESPACE: (NAMESPACE, {}, (NAMESPACE,)),
-    Operation.UPDATE_NAMESPACE: (
+    Endpoint.DROP_NAMESPACE: (NAMESPACE, {}, (NAMESPACE,)),
+    Endpoint.UPDATE_NAMESPACE: (
         NAMESPACE,
         {"updates": {"owner": "ana"}, "removals": ["old"]},
         (NAMESPACE,),
     ),
-    Operation.CREATE_TABLE: (
+    Endpoint.CREATE_TABLE: (
         NAMESPACE,
         {"name": "orders", "schema": SCHEMA, "partition-spec": DAY_SPEC, "location": "s3://b/t"},
         (TABLE,),
     ),
-    Operation.REGISTER_TABLE: (
+    Endpoint.REGISTER_TABLE: (
         NAMESPACE,
         {"name": "orders", "metadata-location": "s3://b/m.json"},
         (TABLE,),
     ),
-    Operation.COMMIT_TABLE: (TABLE, COMMIT, (TABLE,)),
-    Operation.DROP_TABLE: (TABLE, {}, (TABLE,)),
-    Operation.RENAME_TABLE: (
+    Endpoint.COMMIT_TABLE: (TABLE, COMMIT, (TABLE,)),
+    Endpoint.DROP_TABLE: (TABLE, {}, (TABLE,)),
+    Endpoint.RENAME_TABLE: (
         ROOT,
         {"source": IDENTIFIER, "destination": OTHER_IDENTIFIER},
         (TABLE, OTHER_TABLE),
     ),
-    Operation.COMMIT_TRANSACTION: (
+    Endpoint.COMMIT_TRANSACTION: (
         ROOT,
         {
             "table-changes": [
@@ -73,26 +76,26 @@ REQUESTS: dict[Operation, tuple[Target, Json, tuple[Target, ...]]] = {
         },
         (OTHER_TABLE, TABLE),
     ),
-    Operation.CREATE_VIEW: (
+    Endpoint.CREATE_VIEW: (
         NAMESPACE,
         {"name": "totals", "schema": SCHEMA, "view-version": NEXT_VERSION, "properties": {}},
         (VIEW,),
     ),
-    Operation.REGISTER_VIEW: (
+    Endpoint.REGISTER_VIEW: (
         NAMESPACE,
         {"name": "totals", "metadata-location": "s3://b/m.json"},
         (VIEW,),
     ),
-    Operation.REPLACE_VIEW: (
+    Endpoint.REPLACE_VIEW: (
         VIEW,
         {"updates": [{"action": "add-view-version", "view-version": NEXT_VERSION}]},
         (VIEW,),
     ),
-    Operation.DROP_VIEW: (VIEW, {}, (VIEW,)),
-    Operation.RENAME_VIEW: (
+    Endpoint.DROP_VIEW: (VIEW, {}, (VIEW,)),
+    Endpoint.RENAME_VIEW: (
         ROOT,
         {"source": {"namespace": ["sales"], "name": "totals"}, "destination": OTHER_IDENTIFIER},
-        (VIEW, Target(Kind.VIEW, ("a", "b"), "t")),
+        (VIEW, Identifier(ObjectKind.VIEW, ("a", "b"), "t")),
     ),
 }
 
@@ -101,57 +104,58 @@ def kept(intent: Intent) -> str:
     return json.dumps(intent.to_json(), allow_nan=False)
 
 
-@pytest.mark.parametrize("operation", Operation)
-def test_an_intent_is_about_what_the_request_changes(operation: Operation) -> None:
-    target, body, targets = REQUESTS[operation]
+@pytest.mark.parametrize("endpoint", sorted(OPERATION_IDS))
+def test_an_intent_is_about_what_the_request_changes(endpoint: Endpoint) -> None:
+    target, body, targets = REQUESTS[endpoint]
 
-    intent = intent_of(operation, target, body)
+    intent = intent_of(endpoint, target, body)
 
-    assert (intent.operation, intent.targets) == (operation, targets)
+    assert (intent.endpoint, intent.targets) == (endpoint, targets)
     assert Intent.from_json(json.loads(kept(intent))) == intent
 
 
 @pytest.mark.parametrize(
-    ("operation", "change", "message"),
+    ("endpoint", "change", "message"),
     [
-        (Operation.CREATE_NAMESPACE, {"namespace": None}, "namespace: is missing"),
-        (Operation.CREATE_NAMESPACE, {"namespace": "sales"}, "namespace: must be an array"),
-        (Operation.CREATE_NAMESPACE, {"namespace": ["a", 1]}, r"namespace\[1\]: must be a string"),
-        (Operation.CREATE_NAMESPACE, {"properties": {"a": 1}}, r"properties\.a: must be a string"),
-        (Operation.UPDATE_NAMESPACE, {"updates": []}, "updates: must be an object"),
-        (Operation.UPDATE_NAMESPACE, {"removals": {"a": 1}}, "removals: must be an array"),
-        (Operation.CREATE_TABLE, {"name": None}, "name: is missing"),
-        (Operation.CREATE_TABLE, {"name": "a\x00b"}, "name: has a character"),
-        (Operation.CREATE_TABLE, {"name": "\ud800"}, "name: has a character"),
-        (Operation.CREATE_TABLE, {"schema": None}, "schema: is missing"),
-        (Operation.CREATE_TABLE, {"schema": {}}, r"schema\.fields: is missing"),
-        (Operation.CREATE_TABLE, {"schema": {"fields": [1]}}, r"schema\.fields\[0\]: must be an o"),
-        (Operation.CREATE_TABLE, {"partition-spec": []}, "partition-spec: must be an object"),
-        (Operation.CREATE_TABLE, {"stage-create": "yes"}, "stage-create: must be true or false"),
-        (Operation.CREATE_TABLE, {"location": 5}, "location: must be a string"),
-        (Operation.REGISTER_TABLE, {"metadata-location": None}, "metadata-location: is missing"),
-        (Operation.REGISTER_VIEW, {"overwrite": 1}, "overwrite: must be true or false"),
-        (Operation.CREATE_VIEW, {"view-version": {}}, r"view-version\.representations: is missing"),
-        (Operation.RENAME_TABLE, {"destination": None}, "destination: is missing"),
-        (Operation.RENAME_VIEW, {"source": {"namespace": []}}, r"source\.name: is missing"),
-        (Operation.COMMIT_TRANSACTION, {"table-changes": [COMMIT]}, r"\[0\]\.identifier: is miss"),
-        (Operation.COMMIT_TABLE, {"updates": None}, "updates: is missing"),
-        (Operation.COMMIT_TABLE, {"updates": [{}]}, r"updates\[0\]\.action: is missing"),
-        (Operation.COMMIT_TABLE, {"requirements": [{}]}, r"requirements\[0\]\.type: is missing"),
+        (Endpoint.CREATE_NAMESPACE, {"namespace": None}, "namespace: is missing"),
+        (Endpoint.CREATE_NAMESPACE, {"namespace": "sales"}, "namespace: must be an array"),
+        (Endpoint.CREATE_NAMESPACE, {"namespace": ["a", 1]}, r"namespace\[1\]: must be a string"),
+        (Endpoint.CREATE_NAMESPACE, {"properties": {"a": 1}}, r"properties\.a: must be a string"),
+        (Endpoint.UPDATE_NAMESPACE, {"updates": []}, "updates: must be an object"),
+        (Endpoint.UPDATE_NAMESPACE, {"removals": {"a": 1}}, "removals: must be an array"),
+        (Endpoint.CREATE_TABLE, {"name": None}, "name: is missing"),
+        (Endpoint.CREATE_TABLE, {"name": "a\x00b"}, "name: has a character"),
+        (Endpoint.CREATE_TABLE, {"name": "\ud800"}, "name: has a character"),
+        (Endpoint.CREATE_TABLE, {"schema": None}, "schema: is missing"),
+        (Endpoint.CREATE_TABLE, {"schema": {}}, r"schema\.fields: is missing"),
+        (Endpoint.CREATE_TABLE, {"schema": {"fields": [1]}}, r"schema\.fields\[0\]: must be an o"),
+        (Endpoint.CREATE_TABLE, {"partition-spec": []}, "partition-spec: must be an object"),
+        (Endpoint.CREATE_TABLE, {"stage-create": "yes"}, "stage-create: must be true or false"),
+        (Endpoint.CREATE_TABLE, {"location": 5}, "location: must be a string"),
+        (Endpoint.REGISTER_TABLE, {"metadata-location": None}, "metadata-location: is missing"),
+        (Endpoint.REGISTER_VIEW, {"overwrite": 1}, "overwrite: must be true or false"),
+        (Endpoint.CREATE_VIEW, {"view-version": {}}, r"view-version\.representations: is missing"),
+        (Endpoint.RENAME_TABLE, {"destination": None}, "destination: is missing"),
+        (Endpoint.RENAME_VIEW, {"source": {"namespace": []}}, r"source\.name: is missing"),
+        (Endpoint.COMMIT_TRANSACTION, {"table-changes": []}, "table-changes: is empty"),
+        (Endpoint.COMMIT_TRANSACTION, {"table-changes": [COMMIT]}, r"\[0\]\.identifier: is miss"),
+        (Endpoint.COMMIT_TABLE, {"updates": None}, "updates: is missing"),
+        (Endpoint.COMMIT_TABLE, {"updates": [{}]}, r"updates\[0\]\.action: is missing"),
+        (Endpoint.COMMIT_TABLE, {"requirements": [{}]}, r"requirements\[0\]\.type: is missing"),
         (
-            Operation.COMMIT_TABLE,
+            Endpoint.COMMIT_TABLE,
             {"requirements": [{"type": "assert-table-uuid"}]},
             r"requirements\[0\]\.uuid: is missing",
         ),
     ],
 )
 def test_a_malformed_body_is_refused_by_the_name_of_its_field(
-    operation: Operation, change: Json, message: str
+    endpoint: Endpoint, change: Json, message: str
 ) -> None:
-    target, body, _ = REQUESTS[operation]
+    target, body, _ = REQUESTS[endpoint]
 
     with pytest.raises(MalformedBody, match=message):
-        intent_of(operation, target, {**body, **change})
+        intent_of(endpoint, target, {**body, **change})
 
 
 @pytest.mark.parametrize(
@@ -186,7 +190,7 @@ def test_a_malformed_update_is_refused_by_its_place(update: Json, field: str) ->
     body = {"updates": [{"action": "enable-row-lineage"}, update]}
 
     with pytest.raises(MalformedBody, match=rf"updates\[1\]\..*{field}"):
-        intent_of(Operation.COMMIT_TABLE, TABLE, body)
+        intent_of(Endpoint.COMMIT_TABLE, TABLE, body)
 
 
 def test_a_body_nested_too_deeply_is_refused() -> None:
@@ -196,7 +200,7 @@ def test_a_body_nested_too_deeply_is_refused() -> None:
     fields = [{"id": 1, "name": "deep", "required": True, "type": kind}]
 
     with pytest.raises(MalformedBody, match="nested too deeply"):
-        intent_of(Operation.CREATE_TABLE, NAMESPACE, {"name": "t", "schema": {"fields": fields}})
+        intent_of(Endpoint.CREATE_TABLE, NAMESPACE, {"name": "t", "schema": {"fields": fields}})
 
 
 # --- Small, and nothing secret --------------------------------------------------------------
@@ -229,7 +233,7 @@ def test_a_wide_table_has_a_small_intent() -> None:
     }
     assert len(json.dumps(body)) > 60_000
 
-    assert len(kept(intent_of(Operation.CREATE_TABLE, NAMESPACE, body))) < 1_000
+    assert len(kept(intent_of(Endpoint.CREATE_TABLE, NAMESPACE, body))) < 1_000
 
 
 def test_a_large_commit_has_a_small_intent() -> None:
@@ -241,9 +245,9 @@ def test_a_large_commit_has_a_small_intent() -> None:
         {"action": "set-properties", "updates": {"comment": "x" * 10_000}},
     ]
 
-    assert len(kept(intent_of(Operation.COMMIT_TABLE, TABLE, {"updates": updates}))) < 1_000
+    assert len(kept(intent_of(Endpoint.COMMIT_TABLE, TABLE, {"updates": updates}))) < 1_000
     replace = {"updates": [{"action": "add-view-version", "view-version": view}]}
-    assert len(kept(intent_of(Operation.REPLACE_VIEW, VIEW, replace))) < 1_000
+    assert len(kept(intent_of(Endpoint.REPLACE_VIEW, VIEW, replace))) < 1_000
 
 
 SECRETS = {
@@ -256,25 +260,25 @@ KEY = {"key-id": "k1", "encrypted-key-metadata": "hunter2"}
 
 
 @pytest.mark.parametrize(
-    ("operation", "change"),
+    ("endpoint", "change"),
     [
-        (Operation.CREATE_NAMESPACE, {"properties": SECRETS}),
-        (Operation.UPDATE_NAMESPACE, {"updates": SECRETS}),
-        (Operation.CREATE_TABLE, {"properties": SECRETS}),
-        (Operation.CREATE_VIEW, {"properties": SECRETS}),
-        (Operation.COMMIT_TABLE, {"updates": [{"action": "set-properties", "updates": SECRETS}]}),
-        (Operation.REPLACE_VIEW, {"updates": [{"action": "set-properties", "updates": SECRETS}]}),
+        (Endpoint.CREATE_NAMESPACE, {"properties": SECRETS}),
+        (Endpoint.UPDATE_NAMESPACE, {"updates": SECRETS}),
+        (Endpoint.CREATE_TABLE, {"properties": SECRETS}),
+        (Endpoint.CREATE_VIEW, {"properties": SECRETS}),
+        (Endpoint.COMMIT_TABLE, {"updates": [{"action": "set-properties", "updates": SECRETS}]}),
+        (Endpoint.REPLACE_VIEW, {"updates": [{"action": "set-properties", "updates": SECRETS}]}),
         (
-            Operation.COMMIT_TABLE,
+            Endpoint.COMMIT_TABLE,
             {"updates": [{"action": "add-encryption-key", "encryption-key": KEY}]},
         ),
-        (Operation.COMMIT_TABLE, {"updates": [{"action": "unheard-of", "token": "hunter2"}]}),
+        (Endpoint.COMMIT_TABLE, {"updates": [{"action": "unheard-of", "token": "hunter2"}]}),
     ],
 )
-def test_no_secret_is_kept(operation: Operation, change: Json) -> None:
-    target, body, _ = REQUESTS[operation]
+def test_no_secret_is_kept(endpoint: Endpoint, change: Json) -> None:
+    target, body, _ = REQUESTS[endpoint]
 
-    intent = intent_of(operation, target, {**body, **change})
+    intent = intent_of(endpoint, target, {**body, **change})
 
     assert "hunter" not in kept(intent)
     assert "hunter" not in repr(intent)
@@ -283,7 +287,7 @@ def test_no_secret_is_kept(operation: Operation, change: Json) -> None:
 def test_properties_that_are_short_and_no_secret_are_kept_as_they_are() -> None:
     body = {"namespace": ["sales"], "properties": {"owner": "ana", "comment": "x" * 200}}
 
-    effect = intent_of(Operation.CREATE_NAMESPACE, ROOT, body).effect
+    effect = intent_of(Endpoint.CREATE_NAMESPACE, ROOT, body).effect
 
     assert effect == {"properties": {"owner": "ana", "comment": "x" * 200}}
 
@@ -306,20 +310,22 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=6),
     max_leaves=25,
 )
+NOISE = st.dictionaries(WORDS, JSON, max_size=4)
 
 
-@pytest.mark.parametrize("operation", Operation)
+@pytest.mark.parametrize("endpoint", sorted(OPERATION_IDS))
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_any_body_makes_an_intent_or_is_malformed(operation: Operation, data: Any) -> None:
-    target, good, _ = REQUESTS[operation]
-    noise = data.draw(st.dictionaries(WORDS, JSON, max_size=4))
-    # Deeper than chance gets: one part of a good body is exchanged for something else.
-    is_nearly_good = good and data.draw(st.booleans())
-    body = _exchange(good, data) if is_nearly_good else {**good, **noise}
+def test_any_body_makes_an_intent_or_is_malformed(endpoint: Endpoint, data: Any) -> None:
+    target, good, _ = REQUESTS[endpoint]
+    if good and data.draw(st.booleans()):
+        # Deeper than chance gets: one part of a good body is exchanged for something else.
+        body = _exchange(good, data)
+    else:
+        body = {**good, **data.draw(NOISE)}
 
     try:
-        intent = intent_of(operation, target, body)
+        intent = intent_of(endpoint, target, body)
     except MalformedBody:
         return  # what it says is told by the tests above
 
@@ -341,7 +347,10 @@ def _exchange(value: Any, data: Any) -> Any:
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\x00"))
 TARGETS = st.builds(
-    Target, st.sampled_from(Kind), st.lists(TEXT, max_size=3).map(tuple), st.text(max_size=5)
+    Identifier,
+    st.sampled_from(ObjectKind),
+    st.lists(TEXT, max_size=3).map(tuple),
+    st.text(max_size=5),
 )
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | TEXT,
@@ -351,14 +360,27 @@ VALUES = st.recursive(
 
 
 @given(
-    st.sampled_from(Operation),
+    st.sampled_from(sorted(OPERATION_IDS)),
     st.lists(TARGETS, max_size=3).map(tuple),
     st.dictionaries(TEXT, VALUES, max_size=4),
     st.fixed_dictionaries({}, optional={"exists": st.booleans(), "uuid": st.uuids().map(str)}),
 )
 def test_an_intent_survives_being_kept(
-    operation: Operation, targets: tuple[Target, ...], effect: Json, before: Json
+    endpoint: Endpoint, targets: tuple[Identifier, ...], effect: Json, before: Json
 ) -> None:
-    intent = Intent(operation, targets, effect, before)
+    intent = Intent(endpoint, targets, effect, before)
 
     assert Intent.from_json(json.loads(json.dumps(intent.to_json()))) == intent
+
+
+def test_a_kept_intent_has_the_operation_id_of_the_spec() -> None:
+    """Intents of earlier versions are in ledgers."""
+    intent = Intent(Endpoint.COMMIT_TABLE, (TABLE,))
+    kept = {
+        "operation": "updateTable",
+        "targets": [{"kind": "table", "namespace": ["sales"], "name": "orders"}],
+        "effect": {},
+        "before": {},
+    }
+    assert json.loads(json.dumps(intent.to_json())) == kept
+    assert Intent.from_json(kept) == intent

@@ -13,34 +13,28 @@ NO_OUTCOME = [100, 101, 300, 301, 302, 304, 307, 308]
 
 
 @pytest.mark.parametrize("status", FINAL)
-def test_final(status: int) -> None:
+def test_idempotency_outcome_is_final(status: int) -> None:
     assert is_final(status)
     assert not is_refusal(status)
 
 
 @pytest.mark.parametrize("status", NOT_TRIED)
-def test_turned_away_at_the_door(status: int) -> None:
+def test_idempotency_outcome_of_a_refusal_is_not_final(status: int) -> None:
     assert not is_final(status)
     assert is_refusal(status)
 
 
 @pytest.mark.parametrize("status", UNKNOWN + NO_OUTCOME)
-def test_not_final(status: int) -> None:
+def test_idempotency_outcome_is_not_final(status: int) -> None:
     assert not is_final(status)
     assert not is_refusal(status)
 
 
-def test_a_conflict_that_will_pass_is_not_final() -> None:
-    assert not is_final(409, "request_in_progress")
-    assert is_final(409, "something_else")
-    assert is_final(409, None)
-
-
-def test_a_record_without_an_outcome_has_no_response() -> None:
+def test_idempotency_record_without_an_outcome_has_no_response() -> None:
     assert Record("h", {}, 1, True, None, None, None).response is None
 
 
-def test_a_record_knows_whether_its_answer_is_whole() -> None:
+def test_idempotency_record_knows_whether_its_answer_is_whole() -> None:
     kept = Record("h", {}, 1, False, 200, {"etag": "x"}, b"{}")
     assert kept.complete
     assert kept.response == Response(200, (("etag", "x"),), b"{}")
@@ -48,7 +42,7 @@ def test_a_record_knows_whether_its_answer_is_whole() -> None:
     assert not Record("h", {}, 1, False, 200, {}, None).complete
 
 
-def test_headers_have_no_case_and_are_replaced() -> None:
+def test_idempotency_answer_headers_ignore_case_and_are_replaced() -> None:
     response = Response(200, (("Content-Type", "a"), ("x", "1"))).with_header("content-type", "b")
     assert response.header("CONTENT-TYPE") == "b"
     assert response.headers == (("x", "1"), ("content-type", "b"))

@@ -6,18 +6,18 @@ from collections import Counter
 
 import pytest
 
-from moraine.ingest.coercion import LineRejected, arrow_type, coerce, coerce_each
-from moraine.ingest.coercion.fast import FastReader
-from moraine.ingest.columns import Column, ColumnType, Kind
+from moraine.ingest.coercion import LineRejected, coerce, coerce_each
+from moraine.ingest.coercion.fast_reader import FastReader
+from moraine.ingest.columns import Column, ColumnKind, ColumnType, arrow_type
 from support.coercion_cases import COLUMNS, LINES, VALUES, LineCase, ValueCase, read_back
 
-ID = Column("id", ColumnType(Kind.LONG))
+ID = Column("id", ColumnType(ColumnKind.LONG))
 
 
 def test_there_are_enough_cases_of_every_type() -> None:
     counts = Counter(case.type.kind for case in VALUES)
     assert len(VALUES) >= 170
-    assert set(counts) == set(Kind) - {Kind.FOREIGN}
+    assert set(counts) == set(ColumnKind) - {ColumnKind.FOREIGN}
     assert min(counts.values()) >= 10
 
 

@@ -16,13 +16,13 @@ import zstandard
 from pyiceberg.types import BinaryType, DecimalType, ListType, NestedField, StringType
 
 from moraine.errors import ValidationFailed
-from moraine.ingest import schemas
-from moraine.ingest.columns import Column, ColumnType, Kind
+from moraine.ingest.columns import Column, ColumnKind, ColumnType
 from moraine.ingest.decompression import unpacked
 from moraine.ingest.errors import BadBody, BodyTooLarge, RateLimited, WrongMediaType
-from moraine.ingest.promotion import Promotion
-from moraine.ingest.rate import RateLimit
-from moraine.ingest.staging import StagedFile, measure, remove_left_over, staging_folder
+from moraine.ingest.rest.rate import RateLimit
+from moraine.ingest.staging import StagedFile, measure, remove_stale_files, staging_folder
+from moraine.ingest.tables import schemas
+from moraine.ingest.tables.schemas import Promotion
 
 LINES = b'{"a": 1}\n' * 1000
 
@@ -152,8 +152,8 @@ def test_what_was_left_behind_goes_and_what_waits_stays(tmp_path: Path) -> None:
     needed, left = folder / "a.ndjson", folder / "b.ndjson"
     needed.touch()
     left.touch()
-    assert remove_left_over(tmp_path.as_uri(), {str(needed)}, timedelta(hours=1)) == 0
-    assert remove_left_over(tmp_path.as_uri(), {str(needed)}, timedelta(seconds=-1)) == 1
+    assert remove_stale_files(tmp_path.as_uri(), {str(needed)}, timedelta(hours=1)) == 0
+    assert remove_stale_files(tmp_path.as_uri(), {str(needed)}, timedelta(seconds=-1)) == 1
     assert needed.exists()
     assert not left.exists()
 
@@ -164,7 +164,7 @@ def test_what_was_left_behind_goes_and_what_waits_stays(tmp_path: Path) -> None:
 def test_types_survive_the_way_through_iceberg() -> None:
     words = ["bool", "int", "long", "real", "string", "timestamp", "dynamic", "vector(384)"]
     columns = [Column(f"c{n}", ColumnType.parse(word)) for n, word in enumerate(words)]
-    columns.append(Column("text", ColumnType(Kind.TEXT)))
+    columns.append(Column("text", ColumnType(ColumnKind.TEXT)))
     assert list(schemas.columns_of(schemas.schema_of(columns))) == columns
 
 
@@ -178,7 +178,7 @@ def test_types_survive_the_way_through_iceberg() -> None:
 )
 def test_other_types_are_foreign(field: NestedField) -> None:
     (column,) = schemas.columns_of(schemas.Schema(field))
-    assert column.type.kind is Kind.FOREIGN
+    assert column.type.kind is ColumnKind.FOREIGN
 
 
 @pytest.mark.parametrize("words", ["", "decimal", "vector", "vector(0)", "vector(1.5)", "text"])
@@ -202,7 +202,7 @@ def test_each_request_brings_so_many_columns() -> None:
     assert schemas.new_columns([first, second], 3) == ["a0", "a1", "a2", "a3", "b0", "b1"]
 
 
-@pytest.mark.parametrize("columns", [[], [Column("A", ColumnType(Kind.INT))]])
+@pytest.mark.parametrize("columns", [[], [Column("A", ColumnType(ColumnKind.INT))]])
 def test_bad_columns_are_refused(columns: list[Column]) -> None:
     with pytest.raises(ValidationFailed):
         schemas.check_columns(columns)
@@ -210,7 +210,7 @@ def test_bad_columns_are_refused(columns: list[Column]) -> None:
 
 def test_two_columns_of_one_name_are_refused() -> None:
     with pytest.raises(ValidationFailed, match="two columns a"):
-        schemas.check_columns([Column("a", ColumnType(Kind.INT))] * 2)
+        schemas.check_columns([Column("a", ColumnType(ColumnKind.INT))] * 2)
 
 
 def test_what_can_be_promoted() -> None:

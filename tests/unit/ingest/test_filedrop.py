@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from moraine.ingest.errors import InvalidName
 from moraine.ingest.filedrop.model import Drop, DroppedName, FileRow, FileState, drops_of
+from moraine.ingest.model import check_names
 from moraine.settings import Settings, get_settings
 from moraine.settings.ingest import FileDropSettings, PrefixSettings
 
@@ -33,7 +33,7 @@ def test_names_that_are_taken(path: str, encoding: str) -> None:
     database, table, name = path.split("/")
     found = DroppedName.parse(path)
     assert found == DroppedName(database, table, name, encoding)
-    found.check()
+    check_names(found.database, found.table)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_file_for_a_table_that_cannot_be_is_refused(path: str) -> None:
     name = DroppedName.parse(path)
     assert name is not None
     with pytest.raises(InvalidName):
-        name.check()
+        check_names(name.database, name.table)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_prefixes_that_would_take_each_others_files(given: dict[str, Any], messa
 
 
 @pytest.mark.parametrize("location", ["", "/", "relative", "ftp://x/y"])
-def test_places_that_nobody_can_watch(location: str) -> None:
+def test_locations_that_cannot_be_watched(location: str) -> None:
     with pytest.raises(Exception, match=r"location|reach"):
         Drop.of("x", PrefixSettings(location=location))
 
@@ -137,8 +137,6 @@ def test_a_file_keeps_its_name_where_that_is_free() -> None:
 def test_secrets_of_a_prefix_come_by_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in os.environ if name.startswith("MORAINE_")]:
-        monkeypatch.delenv(name)
     file = tmp_path / "moraine.toml"
     monkeypatch.setenv("MORAINE_CONFIG", str(file))
     section = '[ingest.filedrop.prefixes.My-Drop]\nlocation = "s3://b/in"\nauto-create = false\n'

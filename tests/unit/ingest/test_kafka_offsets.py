@@ -1,4 +1,4 @@
-"""What is read next of a topic, and how a table says so."""
+"""Offsets: what is read next of a topic, and how a table records its position."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from pyiceberg.table.metadata import TableMetadataV2
 
-from moraine.ingest.kafka.broker import Bounds, MessagesMissing, next_range
-from moraine.ingest.kafka.offsets import (
+from moraine.ingest.kafka.model import (
+    Bounds,
+    MessagesMissing,
     OffsetsUnknown,
     Position,
+    next_range,
     position_in,
     position_properties,
     position_summary,
@@ -22,11 +24,12 @@ NAME = "moraine.kafka.events"
 
 
 def ranges(known: Position, bounds: Bounds, **changes: Any) -> tuple[dict[int, int], ...]:
-    settings: dict[str, Any] = {"from_end": False, "most": 100, "skip_missing": False, **changes}
-    return next_range(known, bounds, **settings)
+    settings: dict[str, Any] = {"from_end": False, "max_messages": 100, "skip_missing": False}
+    span = next_range(known, bounds, **settings | changes)
+    return span.starts, span.ends
 
 
-def test_a_topic_that_nobody_has_read_begins_at_its_first_message_or_its_end() -> None:
+def test_a_topic_that_was_never_read_begins_at_its_first_message_or_its_end() -> None:
     bounds = Bounds({0: 5, 1: 0}, {0: 9, 1: 0})
     assert ranges(Position(), bounds) == ({0: 5, 1: 0}, {0: 9, 1: 0})
     assert ranges(Position(), bounds, from_end=True) == ({0: 9, 1: 0}, {0: 9, 1: 0})
@@ -41,22 +44,22 @@ def test_a_partition_that_was_added_is_read_from_its_beginning() -> None:
         )
 
 
-def test_not_too_much_is_read_at_once() -> None:
+def test_a_range_has_a_maximum_of_messages() -> None:
     bounds = Bounds({0: 0, 1: 0}, {0: 1000, 1: 50})
     assert ranges(Position({0: 10, 1: 10}), bounds) == ({0: 10, 1: 10}, {0: 110, 1: 50})
 
 
 @pytest.mark.parametrize("known", [1, 20], ids=["trimmed", "shorter than it was"])
-def test_what_is_missing_is_told_or_skipped(known: int) -> None:
+def test_missing_messages_raise_or_are_skipped(known: int) -> None:
     bounds = Bounds({0: 5}, {0: 9})
     with pytest.raises(MessagesMissing, match=f"from offset {known}, but has 5 to 9"):
         ranges(Position({0: known}), bounds)
     assert ranges(Position({0: known}), bounds, skip_missing=True) == ({0: 5}, {0: 9})
 
 
-def test_a_topic_that_was_made_again_is_another() -> None:
+def test_a_topic_that_was_created_again_is_another() -> None:
     bounds = Bounds({0: 0}, {0: 9}, "new")
-    with pytest.raises(MessagesMissing, match="made again"):
+    with pytest.raises(MessagesMissing, match="created again"):
         ranges(Position({0: 3}, "old"), bounds)
     assert ranges(Position({0: 3}, "old"), bounds, skip_missing=True) == ({0: 0}, {0: 9})
     assert ranges(Position({0: 3}, ""), bounds) == ({0: 3}, {0: 9})
@@ -123,14 +126,14 @@ def text(next: int, **more: Any) -> str:
     return json.dumps({"next": {"0": next}, **more})
 
 
-def test_the_newest_snapshot_that_tells_has_the_word() -> None:
+def test_the_newest_snapshot_that_names_the_topic_has_the_position() -> None:
     assert position_in(table(), "events") == Position()
     found = table((1, None, text(5)), (2, 1, text(7, id="x")), (3, 2, None), property=text(99))
     assert position_in(found, "events") == Position({0: 7}, "x")
     assert position_in(found, "other") == Position()
 
 
-def test_what_is_written_is_read() -> None:
+def test_a_recorded_position_is_read_back() -> None:
     position = Position({1: 4, 0: 3}, "x")
     summary = position_summary("events", position)
     assert summary == {NAME: '{"next":{"0":3,"1":4},"id":"x"}'}
@@ -144,7 +147,7 @@ def test_a_table_that_was_rolled_back_to_before_the_topic_reads_all_of_it() -> N
     assert position_in(table((1, None, None), property=text(9, sequence=2)), "events") == Position()
 
 
-def test_a_property_that_is_newer_than_the_table_is_not_believed() -> None:
+def test_a_property_that_is_newer_than_the_table_raises() -> None:
     rolled_back = table((5, 4, None), property=text(9, sequence=6))
     with pytest.raises(OffsetsUnknown, match=NAME):
         position_in(rolled_back, "events")

@@ -1,4 +1,4 @@
-"""Requests as they come in: what is read, what is refused, and how the sender is told."""
+"""Decoding of OTLP requests: what is read, what is refused, and with which message."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ def test_names_as_in_the_proto_file_are_read_too() -> None:
         (b'{"resourceLogs": 1}', "not an ExportLogsServiceRequest"),
         (b'{"resourceLogs": [1]}', "not an ExportLogsServiceRequest"),
         (record_with(traceId="xyz"), r"resourceLogs\[0\].scopeLogs\[0\].logRecords\[0\].traceId: "),
-        (record_with(traceId=TRACE_ID[:-1]), "written in hex"),
-        (record_with(spanId=7), "written in hex"),
-        (record_with(spanId="ü"), "written in hex"),
+        (record_with(traceId=TRACE_ID[:-1]), "id in hex"),
+        (record_with(spanId=7), "id in hex"),
+        (record_with(spanId="ü"), "id in hex"),
         (record_with(timeUnixNano="soon"), "timeUnixNano"),
         (record_with(timeUnixNano=2**64), "timeUnixNano"),
         (record_with(body={"doubleValue": float("nan")}), "NaN"),
@@ -202,7 +202,9 @@ def test_what_is_not_kept_may_be_broken() -> None:
     assert decoded.rejects.count == 0
 
 
-@pytest.mark.parametrize("body", [b"\xff", b"\x0a\x05abc", b"{}"])
+@pytest.mark.parametrize(
+    "body", [b"\xff", b"\x0a\x05abc", b"{}"], ids=["no field", "cut short", "json"]
+)
 def test_what_is_no_request_is_refused(body: bytes) -> None:
     with pytest.raises(BadRequest, match="not an ExportLogsServiceRequest"):
         decode_protobuf(body)

@@ -1,4 +1,4 @@
-"""OTLP over HTTP, with the intake in memory: content types, limits and how errors are told."""
+"""OTLP over HTTP, with a service in memory: content types, limits and the form of errors."""
 
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ def status_of(response: Response) -> Status:
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-@pytest.mark.parametrize(("content_type", "body"), [(PROTOBUF, GOOD), (JSON, GOOD_JSON)])
+@pytest.mark.parametrize(
+    ("content_type", "body"), [(PROTOBUF, GOOD), (JSON, GOOD_JSON)], ids=["protobuf", "json"]
+)
 def test_logs_are_taken_and_answered_in_kind(
     app: FastAPI, intake: MemoryIntake, content_type: str, body: bytes, zipped: bool
 ) -> None:
@@ -117,7 +119,7 @@ def test_an_empty_request_is_answered_at_once(
     assert intake.asked == 0
 
 
-def test_rejected_records_are_told_in_protobuf(app: FastAPI, intake: MemoryIntake) -> None:
+def test_rejected_records_are_reported_in_protobuf(app: FastAPI, intake: MemoryIntake) -> None:
     body = request_of("good").SerializeToString()
     body += request_of("bad", "bad", trace_id=b"short").SerializeToString()
     answer = ExportLogsServiceResponse.FromString(post(app, body).content)
@@ -126,7 +128,7 @@ def test_rejected_records_are_told_in_protobuf(app: FastAPI, intake: MemoryIntak
     assert [row["body"] for row in intake.rows] == ["good"]
 
 
-def test_rejected_records_are_told_in_json(app: FastAPI, intake: MemoryIntake) -> None:
+def test_rejected_records_are_reported_in_json(app: FastAPI, intake: MemoryIntake) -> None:
     body = GOOD_JSON.replace(b'"timeUnixNano"', b'"traceId": "abcd", "timeUnixNano"')
     response = post(app, body, JSON)
     assert response.status_code == 200
@@ -156,13 +158,22 @@ def test_strangers_are_turned_away(
 @pytest.mark.parametrize(
     ("body", "headers", "http_status"),
     [
-        (b"\xff", {}, 400),
-        (GOOD, {"content_encoding": "gzip"}, 400),
-        (gzip.compress(GOOD)[:-9], {"content_encoding": "gzip"}, 400),
-        (gzip.compress(GOOD) + b"x", {"content_encoding": "gzip"}, 400),
-        (GOOD, {"content_encoding": "zstd"}, 415),
-        (b"x" * (LIMIT + 1), {}, 413),
-        (gzip.compress(b"x" * (LIMIT + 1)), {"content_encoding": "gzip"}, 413),
+        pytest.param(b"\xff", {}, 400, id="no protobuf"),
+        pytest.param(GOOD, {"content_encoding": "gzip"}, 400, id="no gzip"),
+        pytest.param(
+            gzip.compress(GOOD)[:-9], {"content_encoding": "gzip"}, 400, id="gzip cut short"
+        ),
+        pytest.param(
+            gzip.compress(GOOD) + b"x", {"content_encoding": "gzip"}, 400, id="more than a gzip"
+        ),
+        pytest.param(GOOD, {"content_encoding": "zstd"}, 415, id="another encoding"),
+        pytest.param(b"x" * (LIMIT + 1), {}, 413, id="too large"),
+        pytest.param(
+            gzip.compress(b"x" * (LIMIT + 1)),
+            {"content_encoding": "gzip"},
+            413,
+            id="too large inside",
+        ),
     ],
 )
 def test_bad_bodies_are_refused(
@@ -194,13 +205,13 @@ def test_other_content_types_are_refused(app: FastAPI, content_type: str) -> Non
     assert "application/x-protobuf" in response.json()["message"]
 
 
-@pytest.mark.parametrize(("given", "seconds"), [(None, "1"), (7, "7"), (2.5, "3")])
-def test_an_exporter_is_told_when_to_come_again(
+@pytest.mark.parametrize(("given", "seconds"), [(None, "5"), (7, "7"), (2.5, "3")])
+def test_an_exporter_gets_the_time_to_retry(
     app: FastAPI, intake: MemoryIntake, given: float | None, seconds: str
 ) -> None:
     error = LedgerUnavailable()
     if given is not None:
-        error.retry_after = given  # type: ignore[attr-defined]
+        error.retry_after = given
     intake.failures = [error]
     response = post(app)
     assert response.status_code == 503
@@ -208,12 +219,12 @@ def test_an_exporter_is_told_when_to_come_again(
     status, info = status_of(response), RetryInfo()
     assert status.code == code_pb2.UNAVAILABLE
     assert status.details[0].Unpack(info)
-    assert info.retry_delay.ToTimedelta().total_seconds() == (given or 1)
+    assert info.retry_delay.ToTimedelta().total_seconds() == (given or 5)
     assert post(app).status_code == 200
     assert len(intake.rows) == 2
 
 
-def test_what_is_unexpected_tells_nothing(app: FastAPI, intake: MemoryIntake) -> None:
+def test_an_unexpected_error_reveals_nothing(app: FastAPI, intake: MemoryIntake) -> None:
     intake.failures = [MoraineError("the password is mellon")]
     response = post(app)
     assert response.status_code == 500

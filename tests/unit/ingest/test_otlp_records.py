@@ -19,8 +19,8 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeL
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from moraine.errors import PayloadTooLarge
-from moraine.ingest.columns import Kind
-from moraine.ingest.otlp.records import COLUMNS, Rows, to_rows
+from moraine.ingest.columns import ColumnKind
+from moraine.ingest.otlp.records import COLUMNS, LogRows, to_rows
 
 NOON = 1_763_294_400_000_000_000
 
@@ -80,7 +80,7 @@ def test_an_empty_record_is_a_row_of_nulls() -> None:
 
 def test_a_row_has_the_columns_of_the_table_in_their_order() -> None:
     assert list(row_of(LogRecord())) == [column.name for column in COLUMNS]
-    assert COLUMNS[-1].type.kind is Kind.DYNAMIC
+    assert COLUMNS[-1].type.kind is ColumnKind.DYNAMIC
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_shared_attribute_cannot_blow_a_request_up() -> None:
 def keys(*records: LogRecord) -> tuple[str, str]:
     """Of the same request, come twice."""
 
-    def rows() -> Rows:
+    def rows() -> LogRows:
         again = ExportLogsServiceRequest.FromString(request_of(*records).SerializeToString())
         return to_rows(again)
 

@@ -10,10 +10,9 @@ from xml.etree import ElementTree
 import pytest
 
 from moraine.local import jars as module
-from moraine.local.errors import StackError
 from moraine.local.jars import Jars, read_checksums
 from moraine.local.java import Java
-from moraine.local.part import Event, silent
+from moraine.local.part import Event, StackError, silent
 
 JAVA = Java(Path("/nowhere"))
 CONTENT = {
@@ -69,7 +68,7 @@ def test_jars_are_fetched_once(tmp_path: Path, repository: Repository) -> None:
     assert [path.read_bytes() for path in found] == [b"one"]
 
 
-def test_only_the_configurations_that_lack_a_jar_are_fetched(
+def test_jars_are_fetched_only_for_configurations_that_lack_one(
     tmp_path: Path, repository: Repository
 ) -> None:
     jars = Jars(tmp_path, CHECKSUMS)
@@ -81,14 +80,16 @@ def test_only_the_configurations_that_lack_a_jar_are_fetched(
     assert (tmp_path / "nessie" / "runner-1.jar").read_bytes() == b"three"
 
 
-def test_a_wrong_checksum_on_demand_leaves_nothing(tmp_path: Path, repository: Repository) -> None:
+def test_jars_fetched_on_demand_with_a_wrong_checksum_leave_nothing(
+    tmp_path: Path, repository: Repository
+) -> None:
     repository.content["nessie/runner-1.jar"] = b"evil"
     with pytest.raises(StackError, match=r"nessie/runner-1.jar has the checksum .* pinned"):
         Jars(tmp_path, CHECKSUMS).fetch(JAVA, silent, configurations={"nessie"})
     assert not (tmp_path / "nessie" / "runner-1.jar").exists()
 
 
-def test_a_wrong_checksum_names_the_jar_and_leaves_nothing(
+def test_jar_with_a_wrong_checksum_is_named_and_leaves_nothing(
     tmp_path: Path, repository: Repository
 ) -> None:
     repository.content["catalog/server-1.jar"] = b"evil"
@@ -98,13 +99,15 @@ def test_a_wrong_checksum_names_the_jar_and_leaves_nothing(
     assert not list(tmp_path.glob(".partial*"))
 
 
-def test_a_jar_the_repository_lacks_is_named(tmp_path: Path, repository: Repository) -> None:
+def test_jar_that_the_repository_lacks_is_named(tmp_path: Path, repository: Repository) -> None:
     del repository.content["spark/runtime-1.jar"]
     with pytest.raises(StackError, match=r"has no spark/runtime-1.jar"):
         Jars(tmp_path, CHECKSUMS).fetch(JAVA, silent)
 
 
-def test_a_damaged_jar_in_the_cache_is_fetched_anew(tmp_path: Path, repository: Repository) -> None:
+def test_jar_that_is_damaged_in_the_cache_is_fetched_again(
+    tmp_path: Path, repository: Repository
+) -> None:
     jars = Jars(tmp_path, CHECKSUMS)
     jars.fetch(JAVA, silent)
     (tmp_path / "spark" / "runtime-1.jar").write_bytes(b"on")
@@ -113,7 +116,9 @@ def test_a_damaged_jar_in_the_cache_is_fetched_anew(tmp_path: Path, repository: 
     assert repository.downloads == 2
 
 
-def test_two_who_fetch_at_once_download_once(tmp_path: Path, repository: Repository) -> None:
+def test_jars_are_downloaded_once_by_two_concurrent_fetches(
+    tmp_path: Path, repository: Repository
+) -> None:
     jars = Jars(tmp_path, CHECKSUMS)
     threads = [threading.Thread(target=jars.fetch, args=(JAVA, silent)) for _ in range(4)]
     for thread in threads:
@@ -123,12 +128,12 @@ def test_two_who_fetch_at_once_download_once(tmp_path: Path, repository: Reposit
     assert repository.downloads == 1
 
 
-def test_the_cache_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_jars_cache_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert Jars.pinned(None).cache == tmp_path / "moraine" / "jars"
 
 
-def test_the_pinned_list_names_every_configuration() -> None:
+def test_jars_pinned_list_names_every_configuration() -> None:
     folder = Path(module.__file__).parent
     wanted = ElementTree.parse(folder / "ivy.xml").findall("configurations/conf")
     checksums = read_checksums(folder / "jars.sha256")

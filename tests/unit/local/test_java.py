@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from moraine.local import java
-from moraine.local.errors import StackError
+from moraine.local.part import StackError
 
 
 def make_jdk(home: Path, version: str, *, compiler: bool = True) -> Path:
@@ -32,7 +32,7 @@ def _no_usual_places(monkeypatch: pytest.MonkeyPatch) -> None:
         ("Error: could not find java", None),
     ],
 )
-def test_versions_old_and_new_are_understood(text: str, version: int | None) -> None:
+def test_java_versions_old_and_new_are_understood(text: str, version: int | None) -> None:
     assert java.parse_version(text) == version
 
 
@@ -43,7 +43,9 @@ def test_java_home_is_respected(tmp_path: Path) -> None:
     assert java.find_java(environ).home == mine
 
 
-def test_a_wrong_java_home_is_an_error_even_if_a_right_java_is_on_the_path(tmp_path: Path) -> None:
+def test_java_home_that_is_wrong_is_an_error_even_with_a_right_java_on_the_path(
+    tmp_path: Path,
+) -> None:
     wrong = make_jdk(tmp_path / "wrong", "25")
     make_jdk(tmp_path / "right", "17")
     environ = {"JAVA_HOME": str(wrong), "PATH": str(tmp_path / "right" / "bin")}
@@ -51,12 +53,12 @@ def test_a_wrong_java_home_is_an_error_even_if_a_right_java_is_on_the_path(tmp_p
         java.find_java(environ)
 
 
-def test_an_empty_java_home_is_an_error(tmp_path: Path) -> None:
+def test_java_home_that_is_empty_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StackError, match="where there is no bin/java"):
         java.find_java({"JAVA_HOME": str(tmp_path)})
 
 
-def test_another_java_on_the_path_is_passed_over(
+def test_java_of_another_version_on_the_path_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_jdk(tmp_path / "path", "25")
@@ -65,21 +67,23 @@ def test_another_java_on_the_path_is_passed_over(
     assert java.find_java({"PATH": str(tmp_path / "path" / "bin")}).home == right
 
 
-def test_a_jdk_is_preferred_to_a_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_jdk_is_preferred_to_a_runtime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_jdk(tmp_path / "jvm" / "a-jre-17", "17", compiler=False)
     jdk = make_jdk(tmp_path / "jvm" / "b-jdk-17", "17")
     monkeypatch.setattr(java, "_USUAL_PLACES", ((str(tmp_path / "jvm"), "*"),))
     assert java.find_java({"PATH": ""}).home == jdk
 
 
-def test_a_runtime_without_compiler_says_what_to_install(tmp_path: Path) -> None:
+def test_java_runtime_without_compiler_says_what_to_install(tmp_path: Path) -> None:
     home = make_jdk(tmp_path / "jre", "17", compiler=False)
     found = java.find_java({"JAVA_HOME": str(home)})
     with pytest.raises(StackError, match=r"without the compiler: install a JDK 17"):
         _ = found.javac
 
 
-def test_no_java_and_only_other_javas_are_told_apart(tmp_path: Path) -> None:
+def test_java_search_distinguishes_no_java_from_other_versions_only(tmp_path: Path) -> None:
     with pytest.raises(StackError, match="found none"):
         java.find_java({"PATH": str(tmp_path)})
     make_jdk(tmp_path / "old", "11")

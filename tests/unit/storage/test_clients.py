@@ -30,7 +30,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_no_client_tries_again_by_itself() -> None:
+def test_clients_have_no_retries_of_their_own() -> None:
     for location in ("s3://b/k", "gs://b/k", "abfss://c@a.dfs.core.windows.net/k"):
         client = opened(location, {})
         assert client.retry_config is not None
@@ -41,7 +41,7 @@ def test_no_client_tries_again_by_itself() -> None:
 
 
 def test_s3_keys_come_with_their_own_token_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_SESSION_TOKEN", "of somebody else")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of another principal")
     config = {"s3.access-key-id": "id", "s3.secret-access-key": "secret", "s3.region": "eu-1"}
 
     assert secret_of(opened("s3a://b/k", config)) == {
@@ -135,7 +135,7 @@ def test_keys_with_empty_parts_are_reached_through_their_folder(
         "abfss://c@a.dfs.core.windows.net/a//k",
     ],
 )
-def test_what_a_client_would_take_for_another_object_is_not_addressed(location: str) -> None:
+def test_keys_that_a_client_would_change_are_not_addressed(location: str) -> None:
     assert aim(parse_location(location)) is None
 
 

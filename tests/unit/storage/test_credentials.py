@@ -5,8 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from moraine.storage.credentials import Credentials
-from moraine.storage.renewal import RenewedCredentials
+from moraine.storage.credentials import Credentials, RenewedCredentials
 
 ANSWER = {
     "metadata-location": "s3://b/wh/t/metadata/v1.json",
@@ -62,7 +61,7 @@ def test_the_account_of_a_prefix_has_two_names() -> None:
 def test_a_catalog_that_gives_nothing_gives_no_credentials() -> None:
     for body in ({}, {"config": None, "storage-credentials": None}):
         credentials = Credentials.from_load_table(body)
-        assert credentials == Credentials.none()
+        assert credentials == Credentials()
         assert not credentials.vended
         assert credentials.expires_at is None
         assert credentials.for_location("s3://b/x") == {}
@@ -79,7 +78,7 @@ def test_a_catalog_that_gives_nothing_gives_no_credentials() -> None:
         ("s3.endpoint", False),
     ],
 )
-def test_secrets_are_told_from_other_properties(name: str, vended: bool) -> None:
+def test_vended_means_that_there_is_a_secret(name: str, vended: bool) -> None:
     body = {"storage-credentials": [{"prefix": "s3://b", "config": {name: "x"}}]}
     assert Credentials.from_load_table(body).vended is vended
     assert Credentials({name: "x"}).vended is vended
@@ -95,7 +94,7 @@ def test_secrets_are_told_from_other_properties(name: str, vended: bool) -> None
         "expiration-time",
     ],
 )
-def test_every_store_names_the_end_in_its_own_way(name: str) -> None:
+def test_expiry_is_read_from_the_properties_of_every_store(name: str) -> None:
     assert Credentials({name: "1700000000500"}).expires_at == datetime(
         2023, 11, 14, 22, 13, 20, 500_000, UTC
     )
@@ -103,11 +102,11 @@ def test_every_store_names_the_end_in_its_own_way(name: str) -> None:
     assert Credentials({name: "9" * 40}).expires_at is None
 
 
-def test_the_first_end_counts() -> None:
+def test_the_earliest_expiry_counts() -> None:
     assert Credentials.from_load_table(ANSWER).expires_at == datetime.fromtimestamp(1.6e9, UTC)
 
 
-def test_others_are_laid_over() -> None:
+def test_overlaid_credentials_override_the_others() -> None:
     credentials = Credentials.from_load_table(ANSWER).overlaid(
         Credentials.from_load_table(
             {
@@ -162,7 +161,7 @@ def test_credentials_are_renewed_before_they_expire(lifetime: float, due: float)
     assert renewed.current() is newer
 
 
-def test_without_a_way_to_renew_the_old_ones_are_used_to_the_end() -> None:
+def test_credentials_that_cannot_be_renewed_are_used_until_the_end() -> None:
     clock, first = Clock(), lasting(60)
     renewed = RenewedCredentials(first, None, clock)
     clock.at(100)
@@ -170,7 +169,7 @@ def test_without_a_way_to_renew_the_old_ones_are_used_to_the_end() -> None:
     assert not renewed.replace(first)
 
 
-def test_a_failed_renewal_is_tried_again_and_raised_only_after_the_end() -> None:
+def test_a_failed_renewal_is_retried_and_raised_only_after_the_expiry() -> None:
     clock, tries = Clock(), []
 
     def renew() -> Credentials:

@@ -47,7 +47,7 @@ def test_locations_are_parsed_without_decoding(text: str, location: Location) ->
 @pytest.mark.parametrize(
     "text", ["", "relative/x", "hdfs://h/x", "s3:/b/k", "s3://", "s3:///k", "file:x", "C:\\x"]
 )
-def test_what_is_no_location_of_a_known_store_is_refused(text: str) -> None:
+def test_locations_of_unknown_stores_are_refused(text: str) -> None:
     with pytest.raises(UnsupportedStorage):
         parse_location(text)
 
@@ -97,12 +97,12 @@ def test_files_of_the_table_are_inside(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", OUTSIDE)
-def test_all_that_could_be_read_as_another_folder_is_outside(path: str) -> None:
+def test_paths_with_a_reading_in_another_folder_are_outside(path: str) -> None:
     assert not Roots.of(["s3a://b/wh/t/"]).contains(path)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
-def test_many_paths_are_judged_as_one_is(kind: pa.DataType) -> None:
+def test_outside_agrees_with_contains_on_many_paths(kind: pa.DataType) -> None:
     roots = Roots.of(["s3://b/wh/t", "/wh/t", "s3://b/other//u/"])
     paths = [*INSIDE, *OUTSIDE, "s3://b/other//u/x", "s3://b/other/u/x", "/wh/t/x", "file:/wh/t/x"]
     paths += [None, "file:///wh/t/%2e%2e/x", "/wh/t/a/../x", "file:///wh/t/x", "s3://b/s", "s"]
@@ -125,7 +125,7 @@ PARTS = st.sampled_from(
     st.lists(PARTS, max_size=6).map("/".join),
     st.sampled_from(["s3://b/wh/t/", "s3a://b/", "/wh/t/", "file:/wh/t/", "s3://b/wh/%74/"]),
 )
-def test_a_path_is_judged_alike_in_every_way(rest: str, start: str) -> None:
+def test_outside_agrees_with_contains_on_any_path(rest: str, start: str) -> None:
     roots = Roots.of(["s3://b/wh/t", "/wh/t"])
     path = start + rest
 
@@ -167,7 +167,7 @@ def test_links_are_followed_to_the_folder_but_not_from_the_file(tmp_path: Path) 
     assert roots.outside(pa.array(list(paths))).to_pylist() == [not i for i in paths.values()]
 
 
-def test_a_root_that_is_a_link_holds_what_lies_behind_it(tmp_path: Path) -> None:
+def test_a_root_that_is_a_link_contains_its_target(tmp_path: Path) -> None:
     (tmp_path / "disk" / "t").mkdir(parents=True)
     (tmp_path / "wh").symlink_to(tmp_path / "disk")
     assert Roots.of([f"{tmp_path}/wh/t"]).contains(f"{tmp_path}/wh/t/x")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from moraine.storage.pace import Pace
+from moraine.storage.sending import Pace
 
 
 def test_places_are_limited_and_given_back() -> None:

@@ -45,6 +45,7 @@ def a_task(**changes: Any) -> Task:
         result_extended=None,
         correlation_id=None,
         reason="claimed",
+        principal="test",
     )
     return replace(task, **changes)
 

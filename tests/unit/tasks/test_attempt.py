@@ -30,7 +30,7 @@ def _no_thread_outlives_its_attempt() -> Iterator[None]:
 
 
 class Interrupted(Exception):
-    """What the work raises when somebody pulls it out of a call that blocks."""
+    """What the work raises when it is interrupted in a call that blocks."""
 
 
 def run(attempt: Attempt, work: Callable[[Attempt], object]) -> None:
@@ -41,14 +41,14 @@ def run(attempt: Attempt, work: Callable[[Attempt], object]) -> None:
 def work_until_interrupted(attempt: Attempt) -> None:
     pulled = threading.Event()
     attempt.on_stop(pulled.set)
-    assert pulled.wait(timeout=10), "nobody interrupted the work"
+    assert pulled.wait(timeout=10), "the work was not interrupted"
     raise Interrupted
 
 
 @pytest.mark.parametrize(
     ("answer", "expected"), [(True, Cancelled), (LeaseLost("gone"), LeaseLost)]
 )
-def test_a_cancel_or_a_lost_lease_interrupts_the_work_and_ends_the_block(
+def test_attempt_is_interrupted_and_ended_by_a_cancel_or_a_lost_lease(
     answer: bool | Exception, expected: type[Exception]
 ) -> None:
     store = FakeStore(a_task(), False, False, answer)
@@ -58,13 +58,13 @@ def test_a_cancel_or_a_lost_lease_interrupts_the_work_and_ends_the_block(
     assert len(store.beats) == 3, "nothing is beaten after the end"
 
 
-def test_work_that_was_not_interruptible_ends_with_the_stop_all_the_same() -> None:
+def test_attempt_that_is_not_interruptible_still_ends_with_the_stop() -> None:
     store = FakeStore(a_task(), False, True)
     with pytest.raises(Cancelled), attempt_at(store):
         store.wait_for(lambda beats: len(beats) >= 2)
 
 
-def test_work_that_asks_is_told() -> None:
+def test_attempt_tells_work_that_asks_whether_to_stop() -> None:
     def work(attempt: Attempt) -> None:
         stopped = threading.Event()
         attempt.on_stop(stopped.set)
@@ -79,14 +79,14 @@ def test_work_that_asks_is_told() -> None:
 
 
 @pytest.mark.parametrize("answer", [True, LeaseLost("gone")])
-def test_work_does_not_begin_when_it_is_already_over(answer: bool | Exception) -> None:
+def test_attempt_does_not_begin_work_when_it_is_already_over(answer: bool | Exception) -> None:
     begun: list[Attempt] = []
     with pytest.raises((Cancelled, LeaseLost)):
         run(attempt_at(FakeStore(a_task(), answer)), begun.append)
     assert not begun
 
 
-def test_who_wants_to_be_interrupted_too_late_is_interrupted_at_once() -> None:
+def test_attempt_interrupts_a_late_subscriber_at_once() -> None:
     late = threading.Event()
 
     def work(attempt: Attempt) -> None:
@@ -100,7 +100,7 @@ def test_who_wants_to_be_interrupted_too_late_is_interrupted_at_once() -> None:
     assert late.is_set()
 
 
-def test_an_interrupt_that_fails_does_not_spare_the_others() -> None:
+def test_attempt_calls_the_other_interrupts_if_one_fails() -> None:
     def fail() -> None:
         raise OSError("Spark is gone")
 
@@ -113,7 +113,7 @@ def test_an_interrupt_that_fails_does_not_spare_the_others() -> None:
     assert isinstance(stopped.value.__cause__, Interrupted)
 
 
-def test_a_ledger_that_does_not_answer_is_no_lost_lease() -> None:
+def test_attempt_does_not_take_a_silent_ledger_for_a_lost_lease() -> None:
     store = FakeStore(a_task())
     store.down = True
     interrupted = threading.Event()
@@ -125,7 +125,7 @@ def test_a_ledger_that_does_not_answer_is_no_lost_lease() -> None:
     assert not interrupted.is_set()
 
 
-def test_progress_outlives_the_ledgers_absence() -> None:
+def test_attempt_keeps_progress_while_the_ledger_is_away() -> None:
     store = FakeStore(a_task())
     attempt = attempt_at(store)
     with attempt:
@@ -138,7 +138,7 @@ def test_progress_outlives_the_ledgers_absence() -> None:
     assert store.written == [{"files": 7}], "it is written, and once it is it is not carried again"
 
 
-def test_news_that_came_in_during_the_ledgers_absence_comes_first() -> None:
+def test_attempt_writes_only_the_newest_progress_after_the_ledger_was_away() -> None:
     store = FakeStore(a_task())
     attempt = attempt_at(store)
     with attempt:
@@ -151,7 +151,7 @@ def test_news_that_came_in_during_the_ledgers_absence_comes_first() -> None:
     assert store.written == [{"files": 8}]
 
 
-def test_progress_is_reported_once_and_the_newest_wins() -> None:
+def test_attempt_reports_progress_once_and_the_newest_wins() -> None:
     store = FakeStore(a_task())
     attempt = attempt_at(store, NEVER)
     with attempt:
@@ -160,21 +160,21 @@ def test_progress_is_reported_once_and_the_newest_wins() -> None:
     assert store.beats == [None, {"files": 2}]
 
 
-def test_a_block_without_news_ends_without_a_beat() -> None:
+def test_attempt_without_news_ends_without_a_heartbeat() -> None:
     store = FakeStore(a_task())
     with attempt_at(store, NEVER):
         pass
     assert store.beats == [None]
 
 
-def test_a_stop_that_the_last_beat_finds_counts() -> None:
+def test_attempt_obeys_a_stop_that_the_last_heartbeat_finds() -> None:
     store = FakeStore(a_task(), False, True)
     attempt = attempt_at(store, NEVER)
     with pytest.raises(Cancelled), attempt:
         attempt.report(files=1)
 
 
-def test_progress_that_cannot_be_written_does_not_end_the_heartbeat() -> None:
+def test_attempt_heartbeat_goes_on_if_progress_cannot_be_written() -> None:
     store = FakeStore(a_task())
     attempt = attempt_at(store)
     with attempt:
@@ -184,13 +184,13 @@ def test_progress_that_cannot_be_written_does_not_end_the_heartbeat() -> None:
     assert store.written == [{"files": 1}]
 
 
-def test_an_error_of_the_work_is_its_own() -> None:
+def test_attempt_raises_the_error_of_the_work_as_it_is() -> None:
     with pytest.raises(Interrupted) as raised, attempt_at(FakeStore(a_task())):
         raise Interrupted
     assert raised.value.__cause__ is None
 
 
-def test_no_heartbeat_names_the_version_that_the_start_leaves_behind() -> None:
+def test_attempt_heartbeat_never_names_the_version_before_the_start() -> None:
     store = FakeStore(a_task())
     store.start_takes = 0.05
     attempt = attempt_at(store, timedelta(milliseconds=1))

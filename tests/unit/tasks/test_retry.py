@@ -43,13 +43,13 @@ retriable = st.sampled_from([TransientError(), StorageUnavailable(), MoraineErro
 final = st.sampled_from([FinalError(), StorageRefused(), Cancelled(), WorkersLost()])
 
 
-def test_the_seeds_backoffs() -> None:
+def test_retry_policy_has_the_specified_backoffs() -> None:
     waits = [SEED.backoff(attempt).total_seconds() for attempt in range(1, 10)]
     assert waits == [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]
 
 
 @given(policies, attempts)
-def test_a_backoff_never_shrinks_and_never_exceeds_its_cap(
+def test_retry_backoff_never_shrinks_and_never_exceeds_its_cap(
     policy: RetryPolicy, attempt: int
 ) -> None:
     assert timedelta(0) <= policy.backoff(attempt) <= policy.backoff(attempt + 1)
@@ -57,7 +57,7 @@ def test_a_backoff_never_shrinks_and_never_exceeds_its_cap(
 
 
 @given(policies, st.integers(1, 6))
-def test_a_backoff_is_the_initial_one_multiplied_up_to_the_cap(
+def test_retry_backoff_is_the_initial_one_multiplied_up_to_the_cap(
     policy: RetryPolicy, attempt: int
 ) -> None:
     multiplied = policy.initial_backoff.total_seconds() * policy.multiplier ** (attempt - 1)
@@ -66,7 +66,7 @@ def test_a_backoff_is_the_initial_one_multiplied_up_to_the_cap(
 
 
 @given(seconds, st.floats(1.1, 100), st.integers(10**5, 10**12))
-def test_attempts_beyond_number_do_not_overflow(
+def test_retry_backoff_of_very_many_attempts_does_not_overflow(
     cap: timedelta, multiplier: float, attempt: int
 ) -> None:
     policy = RetryPolicy(5, timedelta(seconds=1), multiplier, cap)
@@ -74,7 +74,7 @@ def test_attempts_beyond_number_do_not_overflow(
 
 
 @given(with_attempts_left, retriable, st.floats(0, 1))
-def test_jitter_only_ever_adds_and_no_more_than_its_share(
+def test_retry_jitter_only_adds_and_no_more_than_its_share(
     case: tuple[RetryPolicy, int], error: Exception, chance: float
 ) -> None:
     policy, attempt = case
@@ -85,7 +85,7 @@ def test_jitter_only_ever_adds_and_no_more_than_its_share(
 
 
 @given(with_attempts_left, retriable)
-def test_jitter_spreads_retries_over_its_whole_share(
+def test_retry_jitter_spreads_retries_over_its_whole_share(
     case: tuple[RetryPolicy, int], error: Exception
 ) -> None:
     policy, attempt = case
@@ -96,14 +96,14 @@ def test_jitter_spreads_retries_over_its_whole_share(
 
 
 @given(policies, attempts, final)
-def test_a_final_error_is_never_retried(
+def test_retry_policy_never_retries_a_final_error(
     policy: RetryPolicy, attempt: int, error: Exception
 ) -> None:
     assert decide(policy, attempt, error, NOW) == GiveUp("the error is final")
 
 
 @given(policies, st.integers(1, 120) | attempts, retriable)
-def test_other_errors_are_retried_while_attempts_are_left(
+def test_retry_policy_retries_other_errors_while_attempts_are_left(
     policy: RetryPolicy, attempt: int, error: Exception
 ) -> None:
     decision = decide(policy, attempt, error, NOW)
@@ -111,7 +111,7 @@ def test_other_errors_are_retried_while_attempts_are_left(
 
 
 @given(policies)
-def test_a_task_that_keeps_failing_gets_exactly_the_attempts_it_is_given(
+def test_retry_policy_gives_a_failing_task_exactly_its_attempts(
     policy: RetryPolicy,
 ) -> None:
     attempt = 1
@@ -120,3 +120,8 @@ def test_a_task_that_keeps_failing_gets_exactly_the_attempts_it_is_given(
     assert attempt == policy.max_attempts
     given_up = decide(policy, attempt, TransientError(), NOW)
     assert given_up == GiveUp(f"all {policy.max_attempts} attempts are used up")
+
+
+def test_retry_backoff_with_a_whole_multiplier_does_not_overflow() -> None:
+    policy = RetryPolicy(10_000, timedelta(seconds=0.5), 2, timedelta(seconds=10))
+    assert policy.backoff(10_000) == timedelta(seconds=10)

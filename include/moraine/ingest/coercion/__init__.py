@@ -1,7 +1,6 @@
-"""JSON lines become Arrow tables here; pure, without any I/O."""
+"""JSON lines become Arrow tables. Pure, without I/O."""
 
-from moraine.ingest.coercion.arrow_types import arrow_type
 from moraine.ingest.coercion.blocks import Coerced, Each, coerce, coerce_each
-from moraine.ingest.coercion.rejection import LineRejected
+from moraine.ingest.coercion.json_lines import LineRejected
 
-__all__ = ["Coerced", "Each", "LineRejected", "arrow_type", "coerce", "coerce_each"]
+__all__ = ["Coerced", "Each", "LineRejected", "coerce", "coerce_each"]

@@ -1,4 +1,4 @@
-"""JSON lines into Arrow tables, by the contract of ingest's columns."""
+"""Blocks of JSON lines or messages coerced to Arrow tables, by the contract of columns."""
 
 from __future__ import annotations
 
@@ -7,62 +7,61 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from moraine.ingest.coercion.arrow_types import schema_of
-from moraine.ingest.coercion.fast import FastReader
-from moraine.ingest.coercion.json_lines import ONE_OBJECT, WHITESPACE
-from moraine.ingest.coercion.rejection import LineRejected
-from moraine.ingest.coercion.rows import Rows
-from moraine.ingest.columns import Column
+from moraine.ingest.coercion.fast_reader import FastReader
+from moraine.ingest.coercion.json_lines import ONE_OBJECT, WHITESPACE, LineRejected
+from moraine.ingest.coercion.row_builder import RowBuilder
+from moraine.ingest.columns import Column, arrow_schema
 
 
 @dataclass(frozen=True)
 class Coerced:
     table: pa.Table
     unknown: tuple[str, ...]
-    """Names of fields that have no column, in the order of first sight."""
+    """Names of fields without a column, in the order of their first occurrence."""
 
 
 @dataclass(frozen=True)
 class Each:
     table: pa.Table
     rejected: list[tuple[int, LineRejected]]
-    """By the message's place among all of them."""
+    """With the index of each message."""
 
 
 PIECE = 2 * 1024 * 1024
-"""Bytes that are read at once: much in a cache, and little to read again if a line is odd."""
-SMALLEST_PIECE = 32 * 1024
-"""Of what is odd, the least that is worth another try before it is read line by line."""
-FEWEST_MESSAGES = 64
+"""Bytes that are read at once: enough for speed, and little to read again for one odd line."""
+MIN_PIECE = 32 * 1024
+"""A smaller piece with an odd line is read line by line."""
+MIN_MESSAGES = 64
 CUTS = 8
-"""Into how many what is odd is cut: each time all of it is read again."""
+"""How many parts a piece with an odd line is cut into; all of them are read again."""
 
 
-def coerce(
-    block: bytes, columns: Sequence[Column], *, keep_unknown: bool, first_line: int = 1
-) -> Coerced:
-    """One JSON object per line. A line that does not fit is raised as LineRejected.
+def coerce(block: bytes, columns: Sequence[Column], *, keep_unknown: bool) -> Coerced:
+    """One JSON object per line. Raises LineRejected for a line that does not fit.
 
-    With `keep_unknown` fields without a column are named in the answer, and kept in the column
-    `props` if that is there and dynamic; otherwise they are dropped.
+    With `keep_unknown`, fields without a column are named in the result, and stored in the column
+    `props` if it exists and is dynamic; otherwise they are dropped.
     """
     fast = FastReader(columns, keep_unknown=keep_unknown)
-    tables = [schema_of(columns).empty_table()]
+    tables = [arrow_schema(columns).empty_table()]
     unknown: dict[str, None] = {}
-    number = first_line
+    number = 1
     for piece in _cut(block, PIECE):
-        # What is odd is cut up until little of it is left to be read line by line.
+        # A piece with an odd line is cut until little of it has to be read line by line.
         waiting = [piece]
         while waiting:
             part = waiting.pop()
             table = fast.read(part)
             if table is not None:
                 unknown.update(fast.unknown)
-            elif len(part) > SMALLEST_PIECE and len(slices := [*_cut(part, len(part) // CUTS)]) > 1:
+            elif len(part) > MIN_PIECE and len(slices := [*_cut(part, len(part) // CUTS)]) > 1:
                 waiting.extend(reversed(slices))
                 continue
             else:
-                rows = _read_lines(part, Rows(columns, keep_unknown=keep_unknown), number)
+                rows = RowBuilder(columns, keep_unknown=keep_unknown)
+                for place, line in enumerate(part.split(b"\n"), number):
+                    if line.strip(WHITESPACE):
+                        rows.add(line, place)
                 unknown.update(rows.unknown)
                 table = rows.table()
             tables.append(table)
@@ -71,22 +70,22 @@ def coerce(
 
 
 def coerce_each(messages: Sequence[bytes | None], columns: Sequence[Column]) -> Each:
-    """One JSON object per message, on one line or several; those that do not fit are left out."""
+    """One JSON object per message, on one line or several; unfit messages are left out."""
     fast = FastReader(columns, keep_unknown=False)
-    tables = [schema_of(columns).empty_table()]
+    tables = [arrow_schema(columns).empty_table()]
     rejected: list[tuple[int, LineRejected]] = []
     for span in _spans(messages):
         waiting = [span]
         while waiting:
             start, end = waiting.pop()
             table = _read_together(fast, messages[start:end])
-            if table is None and end - start > FEWEST_MESSAGES:
+            if table is None and end - start > MIN_MESSAGES:
                 step = -(-(end - start) // CUTS)
                 slices = [(first, min(first + step, end)) for first in range(start, end, step)]
                 waiting.extend(reversed(slices))
                 continue
             if table is None:
-                rows = Rows(columns, keep_unknown=False)
+                rows = RowBuilder(columns, keep_unknown=False)
                 for place in range(start, end):
                     try:
                         rows.add(_present(messages[place]), 1)
@@ -97,15 +96,8 @@ def coerce_each(messages: Sequence[bytes | None], columns: Sequence[Column]) -> 
     return Each(pa.concat_tables(tables), rejected)
 
 
-def _read_lines(part: bytes, rows: Rows, first_line: int) -> Rows:
-    for number, line in enumerate(part.split(b"\n"), first_line):
-        if line.strip(WHITESPACE):
-            rows.add(line, number)
-    return rows
-
-
 def _cut(block: bytes, size: int) -> Iterator[bytes]:
-    """Pieces of about that size, each of whole lines."""
+    """Pieces of about that size, made of whole lines."""
     start = 0
     while start < len(block):
         end = block.find(b"\n", start + size - 1) + 1 or len(block)
@@ -114,7 +106,7 @@ def _cut(block: bytes, size: int) -> Iterator[bytes]:
 
 
 def _spans(messages: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
-    """From where to where messages make up a piece, so that many large ones do no harm."""
+    """Ranges of messages that make up a piece, so that memory stays bounded."""
     start = size = 0
     for place, message in enumerate(messages):
         size += len(message or b"")

@@ -1,7 +1,8 @@
-"""One JSON object, read strictly, with the text of each of its values as it was sent.
+"""One JSON object, read strictly, with the text of each of its values as sent; and why a line is
+refused.
 
-This is the authority on what a line says; whatever is faster must agree with it or leave the line
-to it.
+This is the authority on what a line says: the faster reader must agree with it or leave the line to
+it.
 """
 
 from __future__ import annotations
@@ -10,26 +11,67 @@ import re
 from json import JSONDecodeError, JSONDecoder, decoder
 from typing import Any, NamedTuple, NoReturn
 
-from moraine.ingest.coercion.rejection import SHOWN, LineRejected, Unfit
+from moraine.errors import MoraineError
 
-DEEPEST = 200
-"""How deep objects and arrays may be nested, the line's own object included."""
+MAX_DEPTH = 200
+"""Of nested objects and arrays, including the line's own object."""
 WHITESPACE = b" \t\r\n"
 ONE_OBJECT = "one JSON object"
+SHOWN = 80
+"""Characters of a value that an error repeats."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _COLON = re.compile(r"[ \t\r\n]*:[ \t\r\n]*")
 _COMMA = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# Possessive, so that a quotation mark that is never closed costs no second look.
+# Possessive, so that an unclosed quotation mark causes no backtracking.
 _STRING_OR_BRACKET = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
+
+
+class LineRejected(MoraineError, code="invalid_line", http_status=400):
+    """A line of the body does not fit the table."""
+
+    def __init__(
+        self, line: int, column: str | None, value: str | None, expected: str, reason: str
+    ) -> None:
+        """`value` is as sent, and shortened here; None if there is none."""
+        self.line = line
+        self.column = None if column is None else cut(column)
+        self.value = None if value is None else cut(value)
+        self.expected = expected
+        self.reason = reason
+        where = f"Line {line}" if column is None else f"Line {line}, column {self.column}"
+        got = "" if self.value is None else f"; got {self.value}"
+        super().__init__(f"{where}: {reason}; expected {expected}{got}")
+
+    def after(self, lines: int) -> LineRejected:
+        """The same in a body that has so many lines before."""
+        return LineRejected(self.line + lines, self.column, self.value, self.expected, self.reason)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.line, self.column, self.value, self.expected, self.reason)
+
+
+class Unfit(ValueError):
+    """A value does not fit its column. The caller, who knows the line, raises LineRejected."""
+
+
+def cut(text: str) -> str:
+    """Short enough for a message, on one line, and printable."""
+    short = text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+    if short.isprintable():
+        return short
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in short
+    )
 
 
 class Member(NamedTuple):
     name: str
     name_as_sent: str
     value: Any
-    """All numbers are floats here; `raw` has the number."""
+    """Every number is a float here; `raw` has its digits."""
     raw: str
 
 
@@ -53,7 +95,7 @@ def read_line(line: bytes, number: int) -> list[Member]:
     if text.startswith("\ufeff"):
         refuse("it begins with a byte order mark")
     if too_deep(line):
-        refuse(f"objects and arrays are nested more than {DEEPEST} deep", text)
+        refuse(f"objects and arrays are nested more than {MAX_DEPTH} deep", text)
     try:
         members, end = scan_object(text, _after_space(text, 0))
     except JSONDecodeError as error:
@@ -68,7 +110,7 @@ def read_line(line: bytes, number: int) -> list[Member]:
         if text[end] == "{":
             refuse("there is more than one object on the line", text[end:])
         refuse("something follows the object", text[end:])
-    # Only an escape can stand for half of a pair: the bytes are UTF-8.
+    # Only an escape can encode half of a pair: the bytes are UTF-8.
     if "\\u" in text:
         for member in members:
             if has_lone_surrogate(member.name):
@@ -83,7 +125,7 @@ def read_line(line: bytes, number: int) -> list[Member]:
 
 
 def scan_object(text: str, start: int) -> tuple[list[Member], int]:
-    """The members of the object that starts there, and where it ends."""
+    """The members of the object at `start`, and where it ends."""
     if text[start : start + 1] != "{":
         raise JSONDecodeError("No object begins", text, start)
     members: list[Member] = []
@@ -112,15 +154,15 @@ def scan_object(text: str, start: int) -> tuple[list[Member], int]:
 
 
 def too_deep(line: bytes) -> bool:
-    """Asked before anything that calls itself for each level."""
-    if line.count(b"{") + line.count(b"[") <= DEEPEST:
+    """Checked before any recursive parser runs."""
+    if line.count(b"{") + line.count(b"[") <= MAX_DEPTH:
         return False
     depth = 0
     for found in _STRING_OR_BRACKET.finditer(line):
         match line[found.start()]:
             case 0x5B | 0x7B:
                 depth += 1
-                if depth > DEEPEST:
+                if depth > MAX_DEPTH:
                     return True
             case 0x5D | 0x7D:
                 depth -= 1

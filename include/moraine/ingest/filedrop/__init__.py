@@ -1,2 +1,2 @@
-"""The door for files: what is dropped below a watched prefix is taken to the table it is named
-for, once, and then kept, moved or deleted."""
+"""The door for files: a file dropped below a watched prefix is written once to the table that its
+path names, and then kept, moved or deleted."""

@@ -1,19 +1,22 @@
-"""Which files are taken, by their names, and what is known of each."""
+"""Which files are taken, by their names; what is known of each; and what a pass found."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Literal
 
-from moraine.ingest.names import check_names
+from moraine.ingest.model import State
+from moraine.log import get_logger
 from moraine.settings.ingest import FileDropSettings, PrefixSettings
-from moraine.storage.listing import StoredFile
+from moraine.storage.files import StoredFile
 from moraine.storage.locations import parse_location
+
+log = get_logger(__name__)
 
 DOOR = "filedrop"
 _SUFFIXES = (".ndjson", ".jsonl", ".json")
@@ -30,7 +33,7 @@ class FileState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileRow:
-    """A file as the ledger has it."""
+    """A file as recorded in the ledger."""
 
     location: str
     version: str
@@ -41,22 +44,34 @@ class FileRow:
     target: str | None
     error: dict[str, Any] | None
     age: float
-    """Seconds since it was first seen as it is."""
+    """Seconds since it was first seen in this version."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state", FileState(self.state))
 
     @classmethod
     def settling(cls, file: StoredFile, before: FileRow | None) -> FileRow:
-        """A file that is new, or not as it was before."""
+        """A file that is new or has changed."""
         ingested = before.ingested if before else None
         known = None, ingested, None, None
         return cls(file.location, file.version, file.size, FileState.SETTLING, *known, age=0.0)
 
 
 @dataclass(frozen=True, slots=True)
+class TakenFile:
+    """A file that was taken, with the request of its key."""
+
+    row: FileRow
+    state: State | None
+    """None: there is no request, so the file was not stored."""
+    database: str | None
+    table: str | None
+    error: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
 class DroppedName:
-    """What a file's path below its prefix says."""
+    """The path of a file below its prefix, parsed."""
 
     database: str
     table: str
@@ -65,7 +80,7 @@ class DroppedName:
 
     @classmethod
     def parse(cls, path: str) -> DroppedName | None:
-        """None if it is none of ours: elsewhere, hidden, of another kind, or not complete yet."""
+        """None for a file to ignore: elsewhere, hidden, of another type, or not complete yet."""
         parts = path.split("/")
         if len(parts) != 3 or any(map(is_hidden, parts)):
             return None
@@ -75,13 +90,10 @@ class DroppedName:
             return None
         return cls(database, table, name, _ENCODINGS.get(packed, ""))
 
-    def check(self) -> None:
-        check_names(self.database, self.table)
-
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """A prefix that is watched."""
+    """A watched prefix."""
 
     name: str
     base: str
@@ -91,6 +103,8 @@ class Drop:
     failed: str
     auto_create: bool
     schema_evolve: bool
+    databases: tuple[str, ...] = ()
+    """The only ones that its files may go to; empty: any."""
 
     @classmethod
     def of(cls, name: str, settings: PrefixSettings) -> Drop:
@@ -100,22 +114,31 @@ class Drop:
             for given, usual in ((settings.done, "_done"), (settings.failed, "_failed"))
         )
         for folder in (done, failed):
-            if not _in_one_store(base, folder):
+            if parse_location(f"{base}/").store != parse_location(f"{folder}/").store:
                 raise ValueError(
                     f"ingest.filedrop.prefixes.{name}: files cannot be moved to another store, "
                     f"so not to {folder}"
                 )
-        flags = settings.auto_create, settings.schema_evolve
-        return cls(name, base, settings.settle, settings.after, done, failed, *flags)
+        return cls(
+            name,
+            base,
+            settings.settle,
+            settings.after,
+            done,
+            failed,
+            settings.auto_create,
+            settings.schema_evolve,
+            tuple(settings.databases),
+        )
 
     def path_of(self, location: str) -> str:
         return location.removeprefix(f"{self.base}/")
 
     def target_of(self, row: FileRow, *, tagged: bool) -> str:
-        """Where the file goes. A tag tells it from another file of the same name."""
+        """Where the file is moved. A tag distinguishes it from another file of the same name."""
         folder = self.failed if row.state is FileState.REFUSED else self.done
         path, _, name = self.path_of(row.location).rpartition("/")
-        tag = sha256_of(row.key) or _digest(row.version)
+        tag = sha256_of(row.key) or hashlib.sha256(row.version.encode()).hexdigest()
         return f"{folder}/{path}/{f'{tag[:_TAG]}-' if tagged else ''}{name}"
 
 
@@ -145,24 +168,60 @@ def is_hidden(name: str) -> bool:
 
 
 def error_report(row: FileRow, path: str) -> dict[str, Any]:
-    """What is written beside a file that was set aside."""
+    """The report that is written beside a refused file."""
     error: Mapping[str, Any] = row.error or {}
     return {**error, "file": path, "size": row.size, "key": row.key}
 
 
 def _canonical(location: str) -> str:
-    """The same folder by the same name, however the settings spell it."""
+    """One spelling for each folder, however the settings write it."""
     return str(parse_location(location)).rstrip("/")
-
-
-def _in_one_store(*folders: str) -> bool:
-    places = [parse_location(f"{folder}/") for folder in folders]
-    return len({(place.scheme, place.bucket) for place in places}) == 1
 
 
 def _lies_in(folder: str, base: str) -> bool:
     return f"{folder}/".startswith(f"{base}/")
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+@dataclass(slots=True)
+class FileCounts:
+    taken: int = 0
+    done: int = 0
+    refused: int = 0
+    failed: int = 0
+    """Files and prefixes that could not be read, moved or deleted in this pass."""
+    settling: int = 0
+    """Files that may still change."""
+    waiting: int = 0
+    """Files that are taken and not written yet."""
+
+    def then(self, later: FileCounts) -> FileCounts:
+        """The sums of both passes, except that the open files are those of the later one."""
+        names = asdict(self)
+        summed = {name: getattr(self, name) + getattr(later, name) for name in names}
+        return replace(FileCounts(**summed), settling=later.settling, waiting=later.waiting)
+
+    @property
+    def open(self) -> int:
+        return self.settling + self.waiting
+
+
+@dataclass(slots=True)
+class WatchPass:
+    """One pass over the watched prefixes: what it found so far."""
+
+    counts: FileCounts = field(default_factory=FileCounts)
+    next_due: float | None = None
+    """Seconds until the next file can be taken."""
+    full: bool = False
+    """Too much waits to be written: no more files are taken."""
+    problem: Exception | None = None
+
+    def leave(self, seconds: float) -> None:
+        """Leave a file to a later pass."""
+        self.counts.settling += 1
+        self.next_due = seconds if self.next_due is None else min(seconds, self.next_due)
+
+    def fail(self, event: str, error: Exception, **ids: Any) -> None:
+        log.warning(event, error=type(error).__name__, reason=str(error), **ids)
+        self.counts.failed += 1
+        self.problem = self.problem or error

@@ -1,7 +1,7 @@
-"""One set of client properties for two clients: ours is librdkafka, Spark's is Java.
+"""One set of client properties for two clients: Moraine's is librdkafka, Spark's is Java.
 
-Users write librdkafka's names, most of which both have. What only Java calls otherwise is made from
-them; names that only Java knows go to Java alone.
+Users write librdkafka's names, most of which both clients have. Java's other names are derived from
+them; names that only Java has go to Java alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def for_librdkafka(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def for_java(properties: Mapping[str, str]) -> dict[str, str]:
-    """With their secrets: not to be logged."""
+    """With secrets: never log them."""
     made = {**_sasl(properties), **_certificates(properties)}
     if properties.get("ssl.endpoint.identification.algorithm") == "none":
         made["ssl.endpoint.identification.algorithm"] = ""
@@ -37,7 +37,7 @@ def for_java(properties: Mapping[str, str]) -> dict[str, str]:
         for name, value in properties.items()
         if name not in _RDKAFKA_ONLY and not name.startswith((*(f"{one}." for one in _PEM),))
     }
-    # What somebody wrote in Java's own words comes first.
+    # Properties that the user gave under Java's names win.
     own = {name: value for name, value in shared.items() if name.startswith(_JAVA_ONLY)}
     return {**shared, **made, **own}
 
@@ -49,12 +49,11 @@ def _sasl(properties: Mapping[str, str]) -> dict[str, str]:
     made = {"sasl.mechanism": mechanism}
     module = _LOGIN_MODULES.get(mechanism)
     if module and "sasl.username" in properties:
-        user, password = (_quoted(properties.get(f"sasl.{one}", "")) for one in _CREDENTIALS)
+        user, password = (
+            _quoted(properties.get(f"sasl.{one}", "")) for one in ("username", "password")
+        )
         made["sasl.jaas.config"] = f"{module} required username={user} password={password};"
     return made
-
-
-_CREDENTIALS = ("username", "password")
 
 
 def _quoted(text: str) -> str:

@@ -1,4 +1,4 @@
-"""OTLP's log records as rows: what each becomes, and which cannot become one."""
+"""OTLP's log records translated to rows, and the records that no row can represent."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from moraine.errors import PayloadTooLarge
-from moraine.ingest.columns import Column, ColumnType, Kind
+from moraine.ingest.columns import Column, ColumnKind, ColumnType
 
 COLUMNS = tuple(
     Column(name, ColumnType(kind))
     for name, kind in (
-        ("timestamp", Kind.TIMESTAMP),
-        ("severity_number", Kind.INT),
-        ("severity_text", Kind.STRING),
-        ("body", Kind.STRING),
-        ("service_name", Kind.STRING),
-        ("trace_id", Kind.STRING),
-        ("span_id", Kind.STRING),
-        ("attributes_json", Kind.DYNAMIC),
+        ("timestamp", ColumnKind.TIMESTAMP),
+        ("severity_number", ColumnKind.INT),
+        ("severity_text", ColumnKind.STRING),
+        ("body", ColumnKind.STRING),
+        ("service_name", ColumnKind.STRING),
+        ("trace_id", ColumnKind.STRING),
+        ("span_id", ColumnKind.STRING),
+        ("attributes_json", ColumnKind.DYNAMIC),
     )
 )
-"""Of the table for logs."""
+"""The columns of the table for logs."""
 
 MAX_ROWS_BYTES = 64 * 2**20
 _SERVICE_NAME = "service.name"
 _LATEST = 2**63 - 1
 _TRACE_ID_BYTES = 16
 _SPAN_ID_BYTES = 8
-_REASONS_TOLD = 3
+_MAX_REASONS = 3
 
 
 class Unrepresentable(ValueError):
-    """A record has something that no row can hold. The message says what."""
+    """A record has a value that no row can represent. The message says which."""
 
 
 @dataclass(slots=True)
 class Rejects:
-    """Records that are not taken, and why the first of them are not."""
+    """The number of rejected records, and the reasons of the first ones."""
 
     count: int = 0
     reasons: list[str] = field(default_factory=list)
 
     def add(self, reason: str, records: int = 1) -> None:
         self.count += records
-        if records and len(self.reasons) < _REASONS_TOLD:
+        if records and len(self.reasons) < _MAX_REASONS:
             self.reasons.append(reason)
 
     @property
@@ -64,16 +64,16 @@ class Rejects:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class LogRows:
     body: bytes
     """NDJSON, a line for each record."""
     count: int
     rejects: Rejects
     all_dated: bool
-    """Whether every record says when it was made, so that no two that differ are equal here."""
+    """Whether every record has a time, so that two different records never have equal rows."""
 
     def key(self) -> str:
-        """The same for an exporter's second try, if the records can be told from later ones."""
+        """The same for an exporter's retry, if the records are distinct from later ones."""
         if not self.all_dated:
             return f"otlp:{uuid.uuid4()}"
         return f"otlp:{hashlib.sha256(self.body).hexdigest()}"
@@ -83,10 +83,10 @@ def to_rows(
     request: ExportLogsServiceRequest,
     rejects: Rejects | None = None,
     max_bytes: int = MAX_ROWS_BYTES,
-) -> Rows:
-    """Rows for a request. `rejects` has those that were lost before this.
+) -> LogRows:
+    """The rows of a request. `rejects` has the records that could not be decoded.
 
-    Each row repeats its resource and scope, so a small request can ask for many bytes.
+    Each row repeats its resource and scope, so a small request can need many bytes.
     """
     lines: list[bytes] = []
     size, all_dated, rejected = 0, True, rejects or Rejects()
@@ -109,7 +109,7 @@ def to_rows(
                     )
                 all_dated = all_dated and row["timestamp"] is not None
                 lines.append(line + b"\n")
-    return Rows(b"".join(lines), len(lines), rejected, all_dated)
+    return LogRows(b"".join(lines), len(lines), rejected, all_dated)
 
 
 def place(resource: int, scope: int, record: int) -> str:
@@ -144,7 +144,7 @@ def _timestamp(record: LogRecord) -> int | None:
 def _id(name: str, value: bytes, length: int) -> str | None:
     if value and len(value) != length:
         raise Unrepresentable(f"{name} has {len(value)} bytes, not {length}")
-    # Only zeros is how OTLP writes "none" where it has to write something.
+    # OTLP writes zeros for "none".
     return value.hex() if any(value) else None
 
 
@@ -153,7 +153,7 @@ def _attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
 
 
 def _plain(value: AnyValue) -> Any:
-    """A value as JSON has it: bytes in base64, numbers that are none by their names."""
+    """A value as JSON: bytes in base64, NaN and infinities by name."""
     kind = value.WhichOneof("value")
     match kind:
         case "array_value":
@@ -163,22 +163,15 @@ def _plain(value: AnyValue) -> Any:
         case "bytes_value":
             return base64.b64encode(value.bytes_value).decode()
         case "double_value":
-            return _number(value.double_value)
+            number = value.double_value
+            return number if math.isfinite(number) else json.dumps(number)
         case "string_value" | "bool_value" | "int_value":
             return getattr(value, kind)
-    return None  # no value, or a kind that only profiles have
-
-
-def _number(value: float) -> float | str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return value
+    return None  # no value, or a kind that only profiles use
 
 
 def _text(value: AnyValue) -> str | None:
-    """Text as it is, anything else as its JSON."""
+    """A string as it is, any other value as its JSON."""
     match value.WhichOneof("value"):
         case None:
             return None

@@ -1,0 +1,3 @@
+"""The basis of every HTTP app: authentication, bodies, errors, OpenAPI."""
+
+DELEGATION_PATH = "/delegation-service/api"

@@ -1,0 +1,1 @@
+"""PostgreSQL: pools, named queries, notifications."""

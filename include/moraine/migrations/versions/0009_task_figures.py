@@ -1,0 +1,12 @@
+"""The figures of removed tasks as rows, so that the ledger knows no operation by name."""
+
+from pathlib import Path
+
+from alembic import op
+
+revision = "0009"
+down_revision = "0008"
+
+
+def upgrade() -> None:
+    op.get_bind().exec_driver_sql(Path(__file__).with_suffix(".sql").read_text())
